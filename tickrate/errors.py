@@ -1,0 +1,103 @@
+"""The exception tree: every error that tickrate raises on purpose, and what it means.
+
+TickrateError
+    ConfigError (ValueError)            a key, a value or a combination that cannot work
+    ActionError (ValueError)            a command the guard refuses to pass on
+    ObservationError (ValueError)       an observation that does not fit the declared space
+    InterfaceError (RuntimeError)       an interface broke its contract
+        InterfaceTimeout (TimeoutError)     one of its calls did not return in time
+    DeviceLost (ConnectionError)        the device is gone for now; the episode is truncated, reset() reconnects
+    EpisodeOver (RuntimeError)          step() was called with no running episode
+    WireError                           the roles of a run cannot talk
+        MessageError (ValueError)           bytes that are no message of this protocol
+        VersionMismatch                     the two sides speak different protocol versions
+        HubUnreachable (ConnectionError)    nothing answers at the hub's address
+    PolicyError (ValueError)            a policy artefact that cannot be used
+        PolicyMismatch                      it was trained for another contract; names the leaf
+    RecordError (ValueError)            stored records that are damaged or of another schema
+    RunFolderError (RuntimeError)       a run folder that exists, is missing, or cannot be resumed
+    MissingExtra (ImportError)          an optional package is not installed; names the extra
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TickrateError(Exception):
+    """Base of every error that tickrate raises on purpose."""
+
+
+class ConfigError(TickrateError, ValueError):
+    """A configuration key, value or combination that cannot work."""
+
+
+class ActionError(TickrateError, ValueError):
+    """A command that the guard refuses to pass to the device."""
+
+
+class ObservationError(TickrateError, ValueError):
+    """An observation that does not fit the declared space; the message names the leaf."""
+
+
+class InterfaceError(TickrateError, RuntimeError):
+    """A user's interface broke its contract."""
+
+
+class InterfaceTimeout(InterfaceError, TimeoutError):
+    """A call into the interface did not return within its limit."""
+
+
+class DeviceLost(TickrateError, ConnectionError):
+    """Raised by an interface when its device is gone for now.
+
+    The environment truncates the episode with ``info["truncation_reason"]`` and lets the interface
+    reconnect at the next ``reset()``.
+    """
+
+
+class EpisodeOver(TickrateError, RuntimeError):
+    """``step()`` was called although no episode is running."""
+
+
+class WireError(TickrateError):
+    """The roles of a run cannot talk to each other."""
+
+
+class MessageError(WireError, ValueError):
+    """Bytes that are no valid message of this protocol."""
+
+
+class VersionMismatch(WireError):
+    """Two sides speak different versions of the protocol; the message names both."""
+
+
+class HubUnreachable(WireError, ConnectionError):
+    """Nothing answers at the hub's address."""
+
+
+class PolicyError(TickrateError, ValueError):
+    """A policy artefact that is damaged or cannot be used."""
+
+
+class PolicyMismatch(PolicyError):
+    """A policy was made for another environment; the message names the leaf that differs."""
+
+
+class RecordError(TickrateError, ValueError):
+    """Stored records that are damaged or follow another schema."""
+
+
+class RunFolderError(TickrateError, RuntimeError):
+    """A run folder exists already, is missing, or cannot be resumed."""
+
+
+class MissingExtra(TickrateError, ImportError):
+    """An optional package is not installed; the message names the extra to install."""
+
+
+def suggest(key: str, valid: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the nearest valid key, or an empty string if none is near."""
+    near = difflib.get_close_matches(key, list(valid), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
