@@ -1,0 +1,75 @@
+"""The command ``tickrate``: finds the subcommand and hands over, importing only what that one needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from tickrate import __version__, registry
+from tickrate.errors import TickrateError, suggest
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("tickrate.cli.demo:main", "start the racing game and learn to drive it, live, in one command"),
+    "train": ("tickrate.cli.train:main", "train on your interface, a shipped live environment or a Gymnasium id"),
+    "play": ("tickrate.cli.play:main", "drive with a saved policy and report each episode"),
+    "check": ("tickrate.cli.check:main", "examine your interface: spaces, timing, delays, rewards"),
+    "bench": ("tickrate.cli.bench:main", "measure the timing of your live environment"),
+}
+"""Subcommands for people: name -> (where it is, one line of help)."""
+
+ROLES: dict[str, str] = {
+    "worker": "tickrate.cli.worker:main",
+    "companion": "tickrate.cli.companion:main",
+    "trainer": "tickrate.cli.trainer:main",
+    "game": "tickrate.cli.game:main",
+}
+"""Subcommands that `train` starts for itself, one process each."""
+
+
+def usage() -> str:
+    """Return the help text of the command."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        [
+            f"tickrate {__version__}: train neural policies on systems that do not wait",
+            "",
+            "usage: tickrate COMMAND [options]      (tickrate COMMAND --help tells more)",
+            "",
+            *lines,
+            "",
+            "First steps:  tickrate demo                        watch a car learn to lap",
+            "              tickrate check my_game:MyInterface   look at your own system",
+            "              tickrate train --env my_game:MyInterface",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; return its exit code (2 for a mistake of the user's, with one plain message)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(__version__)
+        return 0
+    name = words[0]
+    target = COMMANDS[name][0] if name in COMMANDS else ROLES.get(name)
+    if target is None:
+        known = [*COMMANDS, *ROLES]
+        print(f"tickrate: unknown command {name!r}.{suggest(name, known)}\n\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        code: int = registry.resolve(target)(words[1:])
+    except TickrateError as error:
+        print(f"tickrate {name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"tickrate {name}: stopped", file=sys.stderr)
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""What a person sees while a run goes on: a live view in a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tickrate.runtime.run import RunState
+from tickrate.wire.messages import EpisodeReport
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+PLAIN_EVERY_S = 5.0
+
+
+class View(Protocol):
+    """Shows the state of a run; used as a context manager."""
+
+    def __enter__(self) -> View: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def show(self, state: RunState) -> None:
+        """Show the present state."""
+        ...
+
+
+def make_view(title: str, *, total_s: float | None, total_steps: int | None) -> View:
+    """Return a live view if standard output is a terminal, else one that prints plain lines."""
+    console = Console()
+    if console.is_terminal:
+        return LiveView(console, title, total_s, total_steps)
+    return PlainView(console, total_s, total_steps)
+
+
+def progress(state: RunState, total_s: float | None, total_steps: int | None) -> tuple[float, str] | None:
+    """Return (share done, words) of a run whose length is known, else None."""
+    if total_steps is not None:
+        steps = state.metric("trainer", "trainer/steps") or 0.0
+        return min(1.0, steps / total_steps), f"{steps:,.0f} of {total_steps:,} steps"
+    if total_s is not None:
+        return min(1.0, state.elapsed_s / total_s), f"{clock_text(state.elapsed_s)} of {clock_text(total_s)}"
+    return None
+
+
+def clock_text(seconds: float) -> str:
+    """Return ``m:ss``."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """Return the last ``width`` values as a row of block characters, scaled from the least to the greatest."""
+    shown = values[-width:]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BLOCKS[round((value - low) * scale)] for value in shown)
+
+
+def lap_text(report: EpisodeReport) -> str:
+    """Return the lap time of an episode, with what made it unclean, or an empty string."""
+    if report.lap_time_s is None:
+        return ""
+    return f"{report.lap_time_s:.2f} s" + ("" if report.clean else " (contact)")
+
+
+def best_lap(state: RunState) -> EpisodeReport | None:
+    """Return the episode with the fastest clean lap."""
+    laps = [r for r in state.episodes if r.lap_time_s is not None and r.clean]
+    return min(laps, key=lambda r: r.lap_time_s or 0.0, default=None)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+class LiveView:
+    """A panel that is redrawn in place: roles, timing, learning, returns, lap times."""
+
+    def __init__(self, console: Console, title: str, total_s: float | None, total_steps: int | None) -> None:
+        self._title, self._total_s, self._total_steps = title, total_s, total_steps
+        self._live = Live(console=console, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> LiveView:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, traceback)
+
+    def show(self, state: RunState) -> None:
+        """Redraw."""
+        self._live.update(self.render(state))
+
+    def render(self, state: RunState) -> Panel:
+        """Return the panel for a state."""
+        parts: list[Text | Table | ProgressBar] = [self._roles(state), Text(), self._figures(state), Text()]
+        parts.append(self._episodes(state))
+        if (done := progress(state, self._total_s, self._total_steps)) is not None:
+            parts += [Text(), Text(done[1], style="dim"), ProgressBar(total=1.0, completed=done[0])]
+        if state.notes:
+            parts.append(Text(state.notes[-1], style="yellow"))
+        keys = "p go on" if state.paused else "p pause"
+        hint = f"{keys} · s stop the device at once · Ctrl-C end and save"
+        return Panel(Group(*parts), title=self._title, subtitle=hint, border_style="yellow" if state.paused else "cyan")
+
+    def _roles(self, state: RunState) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for role in ("worker", "trainer"):
+            status = state.statuses.get(role)
+            words = "starting" if status is None else status.text if role == "worker" else f"{status.state}: {status.text}"
+            table.add_row(Text(role, style="bold"), words)
+        return table
+
+    def _figures(self, state: RunState) -> Table:
+        def m(name: str) -> float | None:
+            return state.metric("trainer", name)
+
+        table = Table.grid(padding=(0, 3))
+        table.add_row(
+            f"rate {_number(m('timing/achieved_hz'), '.2f')} Hz",
+            f"late p50 {_number(m('timing/lateness_p50_ms'), '.2f')} ms",
+            f"p99 {_number(m('timing/lateness_p99_ms'), '.2f')} ms",
+            f"overruns {_number(m('timing/overruns'), '.0f')}",
+        )
+        table.add_row(
+            f"steps {_number(m('trainer/steps'), ',.0f')}",
+            f"updates/s {_number(m('learn/updates_per_s'), '.1f')}",
+            f"policy {_number(m('trainer/policy_version'), '.0f')}",
+            f"lag {_number(m('learn/policy_lag_versions'), '.0f')} versions, {_number(m('learn/policy_lag_s'), '.2f')} s",
+        )
+        return table
+
+    def _episodes(self, state: RunState) -> Table:
+        training = [r.return_ for r in state.episodes if not r.evaluation]
+        evaluations = [r for r in state.episodes if r.evaluation]
+        table = Table.grid(padding=(0, 2))
+        if training:
+            table.add_row("return", Text(sparkline(training, 50), style="green"), f"last {training[-1]:.1f}")
+        if evaluations:
+            last = evaluations[-1]
+            table.add_row("evaluation", f"policy {last.policy_version}: return {last.return_:.1f}", lap_text(last))
+        laps = [r for r in state.episodes if r.lap_time_s is not None]
+        if laps:
+            table.add_row("laps", "  ".join(lap_text(r) for r in laps[-5:]), f"{len(laps)} so far")
+        if (best := best_lap(state)) is not None:
+            table.add_row("best lap", Text(lap_text(best), style="bold green"), "clean")
+        return table
+
+
+class PlainView:
+    """One line every few seconds and one for each lap and evaluation, for logs and pipes."""
+
+    def __init__(self, console: Console, total_s: float | None, total_steps: int | None) -> None:
+        self._console, self._total_s, self._total_steps = console, total_s, total_steps
+        self._next = 0.0
+        self._seen = 0
+        self._noted = 0
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+    def show(self, state: RunState) -> None:
+        """Print what is new."""
+        for report in [r for r in state.episodes if r.sequence > self._seen]:
+            self._seen = report.sequence
+            if report.evaluation or report.lap_time_s is not None:
+                kind = "evaluation" if report.evaluation else "training"
+                self._print(state, f"{kind} episode: return {report.return_:.2f}, {report.steps} steps, {lap_text(report)}")
+        for note in list(state.notes)[self._noted :]:
+            self._print(state, note)
+        self._noted = len(state.notes)
+        if state.elapsed_s < self._next:
+            return
+        self._next = state.elapsed_s + PLAIN_EVERY_S
+        worker, trainer = state.statuses.get("worker"), state.statuses.get("trainer")
+        training = [r.return_ for r in state.episodes if not r.evaluation]
+        words = [
+            f"worker: {worker.text if worker else 'starting'}",
+            f"trainer: {f'{trainer.state} ({trainer.text})' if trainer else 'starting'}",
+            f"steps {_number(state.metric('trainer', 'trainer/steps'), '.0f')}",
+            f"{_number(state.metric('trainer', 'timing/achieved_hz'), '.2f')} Hz",
+            f"late p99 {_number(state.metric('trainer', 'timing/lateness_p99_ms'), '.2f')} ms",
+            f"{_number(state.metric('trainer', 'learn/updates_per_s'), '.1f')} updates/s",
+        ]
+        if training:
+            words.append(f"last return {training[-1]:.2f}")
+        self._print(state, " | ".join(words))
+
+    def _print(self, state: RunState, text: str) -> None:
+        self._console.print(f"[{clock_text(state.elapsed_s)}] {text}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,116 @@
+"""``tickrate train``: trains on a live environment, your own interface, or a Gymnasium id."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+import yaml
+
+from tickrate.cli.training import run_experiment
+from tickrate.config.experiment import (
+    Experiment,
+    as_mapping,
+    experiment_from_mapping,
+    load_experiment,
+    override,
+)
+from tickrate.errors import ConfigError
+from tickrate.runtime.run_folder import OnExisting, RunFolder
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Train a policy on a system that does not wait, or on a simulator.
+
+    Examples:
+    tickrate train circuit --minutes 10            the shipped racing game
+    tickrate train --env my_game:MyInterface       your own interface, on its clock
+    tickrate train --env Pendulum-v1 --steps 10000 any Gymnasium id, in lock-step
+    tickrate train my_experiment.yaml --set trainer.updates_per_step=2
+    tickrate train --resume runs/my-run            go on where a run stopped
+    """
+
+    file: Annotated[str | None, tyro.conf.Positional] = None
+    """Experiment file (YAML), or the name of a shipped one (circuit)."""
+    env: str | None = None
+    """Environment: circuit, drone, 'module:Class' of an interface, or a Gymnasium id."""
+    steps: int | None = None
+    """Training steps after which the run ends."""
+    minutes: float | None = None
+    """Minutes of wall time after which the run ends."""
+    seed: int | None = None
+    """Seed of networks, sampling, exploration and warm-up."""
+    name: str | None = None
+    """Name of the run folder inside ./runs."""
+    set: tuple[str, ...] = ()
+    """Any key of the experiment file, as KEY=VALUE with a dotted key; may be repeated or given several values."""
+    resume: Path | None = None
+    """Run folder to continue: replay, networks, optimisers, counters and random states are restored."""
+    replace: bool = False
+    """Delete the run folder first if it holds a run."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run ``tickrate train``; return the exit code."""
+    options = tyro.cli(TrainOptions, args=list(arguments), prog="tickrate train")
+    experiment, on_existing = resolve_options(options)
+    return run_experiment(experiment, f"tickrate · {experiment.environment.id}", on_existing)
+
+
+def resolve_options(options: TrainOptions) -> tuple[Experiment, OnExisting]:
+    """Return the experiment that the options describe, and what an existing run folder means.
+
+    Raises:
+        ConfigError: if options contradict each other, or name something that is not there.
+    """
+    if options.resume is not None:
+        return _resumed(options, options.resume), "resume"
+    if options.file is not None:
+        base: Mapping[str, Any] = as_mapping(load_experiment(options.file))
+    elif options.env is not None:
+        base = {}
+    else:
+        raise ConfigError("say what to train on: an experiment file, or --env (circuit, module:Class, Gymnasium id)")
+    changes = assignments(options)
+    if options.env is not None:
+        changes = {"environment.id": options.env} | changes
+    return experiment_from_mapping(override(base, changes)), "replace" if options.replace else "refuse"
+
+
+def _resumed(options: TrainOptions, path: Path) -> Experiment:
+    if options.file is not None or options.env is not None or options.replace or options.name is not None:
+        raise ConfigError("--resume takes everything from the run folder; only --steps, --minutes and --set go with it")
+    folder = RunFolder(path)
+    folder.prepare("resume")
+    changed = experiment_from_mapping(override(as_mapping(load_experiment(folder.experiment)), assignments(options)))
+    run = dataclasses.replace(changed.run, root=str(path.parent), name=path.name)
+    return dataclasses.replace(changed, run=run)
+
+
+def assignments(options: TrainOptions) -> dict[str, Any]:
+    """Return the dotted keys that the options set.
+
+    Raises:
+        ConfigError: if a ``--set`` has no ``KEY=VALUE`` form.
+    """
+    changes: dict[str, Any] = {}
+    for text in options.set:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set {text!r} is not of the form KEY=VALUE, e.g. trainer.updates_per_step=2")
+        try:
+            changes[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {text!r}: the value is no YAML: {error}") from error
+    named = {
+        "trainer.total_steps": options.steps,
+        "trainer.time_limit_s": None if options.minutes is None else 60.0 * options.minutes,
+        "run.seed": options.seed,
+        "run.name": options.name,
+    }
+    return changes | {key: value for key, value in named.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Experiment files: YAML to dataclasses and back, with every key checked."""

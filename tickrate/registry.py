@@ -1,0 +1,95 @@
+"""Names to ``module:attribute`` strings for environments and algorithms; imports nothing until it is asked to."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from tickrate.errors import ConfigError, suggest
+
+
+@dataclass(frozen=True)
+class EnvironmentEntry:
+    """A live environment that the package ships.
+
+    Attributes:
+        config: ``module:function`` that takes the environment's keyword arguments and returns the configuration
+            of a `RealTimeEnv`.
+        summary: one line for lists.
+    """
+
+    config: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """A learning algorithm.
+
+    Attributes:
+        config: ``module:Class`` of its frozen configuration dataclass (a module without torch).
+        build: ``module:Class`` of the algorithm.
+        presets: class methods of the configuration that return a named recipe; the first is the default.
+        summary: one line for lists.
+    """
+
+    config: str
+    build: str
+    presets: tuple[str, ...]
+    summary: str
+
+
+ENVIRONMENTS: dict[str, EnvironmentEntry] = {
+    "circuit": EnvironmentEntry(
+        "tickrate.games.circuit.interface:circuit_config",
+        "2D racing game in its own process, never paused: 19 LIDAR beams, speed, steering and pedal",
+    ),
+    "drone": EnvironmentEntry(
+        "tickrate.games.drone:drone_config",
+        "remote-controlled drone behind a slow, jittery radio link",
+    ),
+}
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "sac": AlgorithmEntry(
+        "tickrate.algorithms.sac_config:SACConfig",
+        "tickrate.algorithms.sac:SAC",
+        ("crossq", "plain"),
+        "soft actor-critic, with a target network or with batch norm in its place (CrossQ)",
+    ),
+}
+
+
+def resolve(target: str) -> Any:
+    """Import and return what ``module:attribute`` names.
+
+    Raises:
+        ConfigError: if the text has no such form, or the module or the attribute does not exist.
+    """
+    module_name, separator, attribute = target.partition(":")
+    if not separator or not module_name or not attribute:
+        raise ConfigError(f"{target!r} is not of the form 'module:attribute', e.g. 'my_game:MyInterface'")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"cannot import {module_name!r} (for {target!r}): {error}. "
+            "Run from the folder that holds it, or install it"
+        ) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        near = suggest(attribute, vars(module))
+        raise ConfigError(f"module {module_name!r} has no {attribute!r}.{near}") from None
+
+
+def algorithm(name: str) -> AlgorithmEntry:
+    """Return the entry of an algorithm.
+
+    Raises:
+        ConfigError: if there is none of that name; names the nearest.
+    """
+    if name not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm {name!r}; there are {sorted(ALGORITHMS)}.{suggest(name, ALGORITHMS)}")
+    return ALGORITHMS[name]

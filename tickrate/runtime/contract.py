@@ -1,0 +1,148 @@
+"""What a worker tells the trainer about its environment, so that the trainer needs neither device nor interface."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from tickrate.data.schema import RecordSchema
+from tickrate.errors import MessageError
+from tickrate.runtime.environments import Environment, LiveEnvironment, record_schema
+
+MAX_LEAF_ELEMENTS = 16_777_216
+MAX_LEAVES = 1024
+
+
+@dataclass(frozen=True)
+class EnvironmentContract:
+    """Spaces, clock and symmetry of an environment, as plain data.
+
+    Attributes:
+        leaf_spaces: canonical observation, path -> space, the action buffer last.
+        action_space: bounded Box.
+        period_s: time-step in seconds; 0 in lock-step.
+        action_buffer_length: actions in flight that the observation holds.
+        mirror: left-right symmetry as the interface declares it, or None.
+    """
+
+    leaf_spaces: Mapping[str, spaces.Space[Any]]
+    action_space: spaces.Box
+    period_s: float
+    action_buffer_length: int
+    mirror: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, environment: Environment) -> EnvironmentContract:
+        """Return the contract of an open environment."""
+        mirror = None
+        if isinstance(environment, LiveEnvironment):
+            declared = getattr(environment.env.interface, "mirror", None)
+            mirror = declared() if callable(declared) else None
+        return cls(
+            environment.leaf_spaces,
+            environment.action_space,
+            environment.period_s,
+            environment.action_buffer_length,
+            mirror,
+        )
+
+    def schema(self) -> RecordSchema:
+        """Return the record schema of this environment."""
+        return record_schema(self.leaf_spaces, self.action_space)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the contract as JSON-like data."""
+        return {
+            "observation": [{"path": p, **_space_to_dict(s)} for p, s in self.leaf_spaces.items()],
+            "action": _space_to_dict(self.action_space),
+            "period_s": self.period_s,
+            "action_buffer_length": self.action_buffer_length,
+            "mirror": _plain(self.mirror),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EnvironmentContract:
+        """Return the contract that `to_dict` described.
+
+        Raises:
+            MessageError: if the data is not such a description (it comes over the network).
+        """
+        try:
+            observation = data["observation"]
+            if not isinstance(observation, list) or not 0 < len(observation) <= MAX_LEAVES:
+                raise ValueError(f"{len(observation)} observation leaves")
+            leaf_spaces = {str(leaf["path"]): _space_from_dict(leaf) for leaf in observation}
+            action_space = _space_from_dict(data["action"])
+            if not isinstance(action_space, spaces.Box):
+                raise ValueError("the action is no Box")
+            period_s, length = float(data["period_s"]), int(data["action_buffer_length"])
+            if not (0 <= period_s < math.inf and 0 <= length < 10_000):
+                raise ValueError(f"period {period_s}, action buffer {length}")
+            mirror = data["mirror"]
+            if mirror is not None and not isinstance(mirror, Mapping):
+                raise ValueError("the mirror is no mapping")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise MessageError(f"not the contract of an environment: {error!r}") from error
+        return cls(leaf_spaces, action_space, period_s, length, mirror)
+
+
+def _bound(values: NDArray[Any]) -> float | list[float]:
+    """One number where all elements agree (images), else all of them."""
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    return float(flat[0]) if flat.size and np.all(flat == flat[0]) else flat.tolist()
+
+
+def _space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
+    if isinstance(space, spaces.Box):
+        kind, low, high = "box", _bound(space.low), _bound(space.high)
+    elif isinstance(space, spaces.Discrete):
+        kind, low, high = "discrete", float(space.start), float(space.start + space.n - 1)
+    elif isinstance(space, spaces.MultiDiscrete):
+        kind, low, high = "multidiscrete", _bound(space.start), _bound(space.start + space.nvec - 1)
+    elif isinstance(space, spaces.MultiBinary):
+        kind, low, high = "multibinary", 0.0, 1.0
+    else:
+        raise MessageError(f"the space {space} cannot be described to a trainer")
+    return {"kind": kind, "shape": list(space.shape or ()), "dtype": np.dtype(space.dtype).name, "low": low, "high": high}
+
+
+def _space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
+    shape = tuple(int(n) for n in data["shape"])
+    if any(n < 0 for n in shape) or math.prod(shape) > MAX_LEAF_ELEMENTS:
+        raise ValueError(f"shape {shape}")
+    dtype = np.dtype(str(data["dtype"]))
+    if dtype.kind not in "biuf":
+        raise ValueError(f"dtype {dtype}")
+    low, high = (np.broadcast_to(_reshape(data[k], shape), shape) for k in ("low", "high"))
+    kind = data["kind"]
+    if kind == "box":
+        return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
+    if kind == "discrete":
+        return spaces.Discrete(int(high - low) + 1, start=int(low))
+    if kind == "multidiscrete":
+        return spaces.MultiDiscrete((high - low + 1).astype(np.int64), start=low.astype(np.int64))
+    if kind == "multibinary":
+        return spaces.MultiBinary(shape)
+    raise ValueError(f"kind of space {kind!r}")
+
+
+def _reshape(bound: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    values = np.asarray(bound, dtype=np.float64)
+    return values.reshape(shape) if values.size == math.prod(shape) and values.ndim else values
+
+
+def _plain(value: Any) -> Any:
+    """Return nested mappings and arrays as dicts and lists."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value

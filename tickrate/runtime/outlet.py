@@ -1,0 +1,149 @@
+"""Shared memory between a worker's control process and its companion: rows, summaries and state out, weights and orders in.
+
+The control process must never wait for a disk or a network, so it only writes into memory that both processes
+map. Everything here is a plain store and load: a full ring drops and counts, a register keeps the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tickrate import clock
+from tickrate.data.schema import RecordSchema
+from tickrate.errors import MessageError
+from tickrate.runtime.contract import EnvironmentContract
+from tickrate.runtime.recorder import Row
+from tickrate.runtime.shared_memory import ControlBlock, Register, RowRing, shared_folder
+from tickrate.runtime.worker import EpisodeSummary, Orders
+
+ROWS_CAPACITY = 4096
+"""Rows that the ring holds: over three minutes at 20 Hz, four seconds at 1 kHz."""
+SUMMARIES_CAPACITY = 64
+WEIGHTS_CAPACITY = 32 << 20
+"""Largest policy, in bytes, that reaches a control process."""
+STATE_CAPACITY = 1024
+SUMMARY_DTYPE = np.dtype([("size", "<u4"), ("data", "u1", (4092,))])
+CELLS = {
+    "paused": "int64",
+    "shutdown": "int64",
+    "control_beat": "float64",
+    "companion_beat": "float64",
+}
+
+
+@dataclass
+class SharedOutlet:
+    """Both ends of the memory between control process and companion; made with `create` or `attach`."""
+
+    folder: Path
+    contract: EnvironmentContract
+    rows: RowRing
+    summaries: RowRing
+    weights: Register
+    state: Register
+    block: ControlBlock
+
+    @classmethod
+    def create(cls, contract: EnvironmentContract) -> SharedOutlet:
+        """Make the memory, in a new folder of its own; the control process does."""
+        folder = Path(tempfile.mkdtemp(prefix="tickrate-", dir=shared_folder()))
+        (folder / "contract.json").write_text(json.dumps(contract.to_dict()), encoding="utf-8")
+        return cls._map(folder, contract, create=True)
+
+    @classmethod
+    def attach(cls, folder: Path) -> SharedOutlet:
+        """Map the memory that a control process made; the companion does.
+
+        Raises:
+            MessageError: if the folder holds no such memory.
+        """
+        try:
+            contract = EnvironmentContract.from_dict(json.loads((folder / "contract.json").read_text(encoding="utf-8")))
+        except (OSError, json.JSONDecodeError) as error:
+            raise MessageError(f"{folder} is not the shared memory of a worker: {error}") from error
+        return cls._map(folder, contract, create=False)
+
+    @classmethod
+    def _map(cls, folder: Path, contract: EnvironmentContract, *, create: bool) -> SharedOutlet:
+        schema = contract.schema()
+        return cls(
+            folder=folder,
+            contract=contract,
+            rows=RowRing(folder / "rows", schema.row_dtype, ROWS_CAPACITY, create=create),
+            summaries=RowRing(folder / "summaries", SUMMARY_DTYPE, SUMMARIES_CAPACITY, create=create),
+            weights=Register(folder / "weights", WEIGHTS_CAPACITY, create=create),
+            state=Register(folder / "state", STATE_CAPACITY, create=create),
+            block=ControlBlock(folder / "block", CELLS, create=create),
+        )
+
+    @property
+    def schema(self) -> RecordSchema:
+        """The record schema of the rows."""
+        return self.contract.schema()
+
+    # --- the control process's side (an `Outlet`) --------------------------------------------------------------
+
+    def put_row(self, row: Row) -> None:
+        """Copy a row into the ring; full, it is dropped and counted."""
+        self.rows.push(row)
+
+    def put_summary(self, summary: EpisodeSummary) -> None:
+        """Copy an episode's summary into its ring."""
+        data = msgspec.msgpack.encode(summary)
+        slot = np.zeros((), SUMMARY_DTYPE)
+        if len(data) > slot["data"].size:  # an info with hundreds of numbers: keep the episode, leave them out
+            data = msgspec.msgpack.encode(_without_metrics(summary))
+        slot["size"] = len(data)
+        slot["data"][: len(data)] = np.frombuffer(data, np.uint8)
+        self.summaries.push(slot)
+
+    def put_state(self, state: str) -> None:
+        """Say what the worker is doing."""
+        self.state.write(self.state.version() + 1, state.encode()[:STATE_CAPACITY])
+
+    def newest_weights(self, known_version: int) -> tuple[int, bytes] | None:
+        """Return the weights in the register if they are newer than ``known_version``."""
+        return self.weights.read() if self.weights.version() > known_version else None
+
+    def orders(self) -> Orders:
+        """Return the orders that the companion passed on."""
+        self.block.set("control_beat", clock.now())
+        return Orders(paused=bool(self.block.get("paused")), shutdown=bool(self.block.get("shutdown")))
+
+    # --- the companion's side ----------------------------------------------------------------------------------
+
+    def take_summaries(self) -> list[EpisodeSummary]:
+        """Return the summaries that wait."""
+        return [self._summary(slot) for slot in self.summaries.pop(SUMMARIES_CAPACITY)]
+
+    @staticmethod
+    def _summary(slot: NDArray[Any]) -> EpisodeSummary:
+        data = slot["data"][: int(slot["size"])].tobytes()
+        return msgspec.msgpack.decode(data, type=EpisodeSummary)
+
+    def state_text(self) -> str:
+        """Return what the worker says it is doing."""
+        entry = self.state.read()
+        return entry[1].decode(errors="replace") if entry else "starting"
+
+    def close(self, *, remove: bool) -> None:
+        """Unmap the memory; the control process also removes the files."""
+        for part in (self.rows, self.summaries, self.weights, self.state, self.block):
+            part.close()
+        if remove:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _without_metrics(summary: EpisodeSummary) -> EpisodeSummary:
+    kept: Mapping[str, float] = {k: v for k, v in summary.metrics.items() if k in ("score", "lap_time_s", "lap_clean")}
+    return EpisodeSummary(**{**vars(summary), "metrics": dict(kept)})

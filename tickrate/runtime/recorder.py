@@ -1,0 +1,117 @@
+"""Turns what happens in an episode into rows of the record format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tickrate.data.schema import Flag, RecordSchema
+from tickrate.trees import Leaves
+
+Row = NDArray[np.void]
+
+
+class Recorder:
+    """Writes one row per observation of one stream, and hands each over as soon as it is complete.
+
+    A row holds an observation, the action that was applied after it, and the reward and end flags that came back;
+    the last row of an episode holds the true final observation alone (`Flag.FINAL`).
+
+    Args:
+        schema: the record schema.
+        stream: number of the stream (worker or environment index).
+        first_episode: number of the first episode; later boots of a worker begin higher than earlier ones ended.
+        sink: takes each finished row (a scalar structured array that is reused: copy it or write it out).
+    """
+
+    def __init__(self, schema: RecordSchema, stream: int, first_episode: int, sink: Callable[[Row], None]) -> None:
+        self._row = np.zeros((), dtype=schema.row_dtype)
+        self._row["stream"] = stream
+        self._paths = [(f"o/{field.name}", field.name, field.stack) for field in schema.observation]
+        self._sink = sink
+        self._episode = first_episode - 1
+        self._step = 0
+        self._episode_flags = 0
+
+    @property
+    def episode(self) -> int:
+        """Number of the running episode."""
+        return self._episode
+
+    def begin(self, observation: Leaves, *, evaluation: bool = False) -> None:
+        """Start an episode with its first observation."""
+        self._episode += 1
+        self._step = 0
+        self._episode_flags = int(Flag.EVALUATION) if evaluation else 0
+        self._observe(observation)
+
+    def step(
+        self,
+        action: Any,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        observation: Leaves,
+        *,
+        timing: Mapping[str, Any] | None = None,
+        policy_version: int = 0,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Complete the row of the last observation with what came of it, and begin the next.
+
+        Args:
+            action: the action that the device was really told, in the environment's units.
+            reward: reward of the step.
+            terminated: the episode ended for good.
+            truncated: the episode was cut off.
+            observation: what was observed after it, by path.
+            timing: ``info["timing"]`` of a live environment; None in lock-step.
+            policy_version: version of the policy that chose the action; 0 is the warm-up.
+            extras: further values that the actor gave (log-probabilities, ...), as the schema has them.
+        """
+        row = self._row
+        flags = self._episode_flags
+        if terminated:
+            flags |= Flag.TERMINATED
+        elif truncated:
+            flags |= Flag.TRUNCATED
+        if timing is not None:
+            row["start"] = timing["start"]
+            row["lateness"] = timing["lateness"]
+            row["observation_age"] = timing["observation_age"]
+            if timing["overrun"]:
+                flags |= Flag.LATE
+        row["action"] = action
+        row["reward"] = reward
+        row["policy_version"] = policy_version
+        for name, value in (extras or {}).items():
+            row[f"x/{name}"] = value
+        self._emit(flags)
+        self._observe(observation)
+        if terminated or truncated:
+            self.cut()
+
+    def cut(self) -> None:
+        """End the episode here: write its last observation as the final one.
+
+        Called between two steps it cuts an episode that neither terminated nor reached a limit (a pause); the
+        transition before stays usable and bootstraps from this observation.
+        """
+        self._row["action"] = 0
+        self._row["reward"] = 0.0
+        self._emit(self._episode_flags | Flag.FINAL)
+
+    def _observe(self, observation: Leaves) -> None:
+        for column, path, stack in self._paths:
+            value = observation[path]
+            self._row[column] = value[-1] if stack > 1 else value
+
+    def _emit(self, flags: int) -> None:
+        self._row["episode"] = self._episode
+        self._row["step"] = self._step
+        self._row["flags"] = flags
+        self._sink(self._row)
+        self._step += 1

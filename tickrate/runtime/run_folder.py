@@ -1,0 +1,171 @@
+"""The folder of a run: where each file lives, whether it may be used, and writes that are all or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from tickrate.errors import RunFolderError
+
+OnExisting = Literal["refuse", "resume", "replace"]
+KEPT_CHECKPOINTS = 2
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` so that a crash leaves either the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run. Nothing is created before `prepare` is called."""
+
+    path: Path
+
+    @property
+    def wire_name(self) -> str:
+        """The run's name on the wire: the folder's name with only the letters that keys allow."""
+        name = self.path.resolve().name
+        return "run-" + "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name)[:120]
+
+    @property
+    def experiment(self) -> Path:
+        """The resolved configuration, as YAML."""
+        return self.path / "experiment.yaml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints, one folder each."""
+        return self.path / "checkpoints"
+
+    @property
+    def best_policy(self) -> Path:
+        """The policy with the best evaluation so far."""
+        return self.path / "best.policy"
+
+    @property
+    def latest_policy(self) -> Path:
+        """The policy of the newest checkpoint."""
+        return self.path / "latest.policy"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line: every metric with its step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def episodes(self) -> Path:
+        """One JSON object a line: every finished episode."""
+        return self.path / "episodes.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def learning_curve(self) -> Path:
+        """Picture of returns (and lap times) over steps and time."""
+        return self.path / "learning_curve.png"
+
+    @property
+    def timing_histogram(self) -> Path:
+        """Picture of the lateness of commands."""
+        return self.path / "timing.png"
+
+    def log(self, role: str) -> Path:
+        """Text log of one role."""
+        return self.path / "logs" / f"{role}.log"
+
+    def prepare(self, on_existing: OnExisting) -> None:
+        """Create the folder, or decide what a folder that is there means, before any device is touched.
+
+        Raises:
+            RunFolderError: if it holds a run and ``on_existing`` is "refuse", or nothing can be resumed.
+        """
+        holds_run = self.experiment.exists()
+        if on_existing == "resume":
+            if not holds_run:
+                raise RunFolderError(f"{self.path} holds no run to resume (no {self.experiment.name} in it)")
+            if self.latest_checkpoint() is None:
+                raise RunFolderError(
+                    f"{self.path} has no complete checkpoint to resume from: start it anew with --replace"
+                )
+        elif holds_run and on_existing == "refuse":
+            raise RunFolderError(
+                f"{self.path} holds a run already: continue it with --resume, start it anew with --replace, "
+                "or choose another --name"
+            )
+        elif self.path.exists() and on_existing == "replace":
+            if not holds_run and any(self.path.iterdir()):
+                raise RunFolderError(f"{self.path} is not empty and holds no run: refusing to replace it")
+            shutil.rmtree(self.path)
+        (self.path / "logs").mkdir(parents=True, exist_ok=True)
+        self.checkpoints.mkdir(exist_ok=True)
+
+    def next_boot(self) -> int:
+        """Return how often the workers of this run were started before, and count one more."""
+        file = self.path / "boot"
+        boot = int(file.read_text()) + 1 if file.exists() else 0
+        write_atomically(file, str(boot).encode())
+        return boot
+
+    def latest_checkpoint(self) -> Path | None:
+        """Return the newest complete checkpoint folder, or None."""
+        complete = sorted(p for p in self.checkpoints.glob("step-*") if (p / "counters.json").exists())
+        return complete[-1] if complete else None
+
+    def begin_checkpoint(self, step: int) -> Path:
+        """Return a fresh hidden folder to write the parts of a checkpoint into."""
+        temporary = self.checkpoints / f".step-{step:012d}.tmp"
+        if temporary.exists():
+            shutil.rmtree(temporary)
+        temporary.mkdir(parents=True)
+        return temporary
+
+    def finish_checkpoint(self, temporary: Path, step: int) -> Path:
+        """Make the checkpoint real by one rename, and drop all but the newest few."""
+        final = self.checkpoints / f"step-{step:012d}"
+        if final.exists():
+            shutil.rmtree(final)
+        temporary.rename(final)
+        for old in sorted(self.checkpoints.glob("step-*"))[:-KEPT_CHECKPOINTS]:
+            shutil.rmtree(old)
+        return final
+
+
+def save_state(folder: Path, state: Mapping[str, np.ndarray], counters: Mapping[str, Any]) -> None:
+    """Write an algorithm's state and the trainer's counters into a checkpoint folder."""
+    # order="C" and not ascontiguousarray, which would turn a scalar into a vector
+    save_file({k: np.array(v, order="C") for k, v in state.items()}, folder / "algorithm.safetensors")
+    write_atomically(folder / "counters.json", json.dumps(counters, indent=1).encode())
+
+
+def load_state(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `save_state` wrote.
+
+    Raises:
+        RunFolderError: if a part is missing or damaged.
+    """
+    try:
+        state = load_file(folder / "algorithm.safetensors")
+        counters = json.loads((folder / "counters.json").read_text())
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunFolderError(f"checkpoint {folder} cannot be read: {error}") from error
+    if not isinstance(counters, dict):
+        raise RunFolderError(f"checkpoint {folder}: counters.json holds no object")
+    return state, counters

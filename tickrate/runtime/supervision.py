@@ -1,0 +1,129 @@
+"""Child processes of a run: started as ``python -m tickrate ROLE``, watched, asked to end, and made to end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tickrate import clock
+
+ENV_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass
+class Child:
+    """One role in a process of its own.
+
+    Its standard input is a pipe that nobody writes to: when the parent ends, for whatever reason, the child
+    reads end-of-file and ends itself (see `on_parent_exit`). It runs in its own process group, so that Ctrl-C in
+    the terminal reaches the parent alone, which then ends the roles in the right order.
+    """
+
+    role: str
+    arguments: Sequence[str]
+    log: Path
+    threads: int | None = None
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    starts: int = 0
+
+    def start(self) -> None:
+        """Start the process; its output goes to the end of the log file."""
+        environment = dict(os.environ)
+        if self.threads is not None:
+            environment |= dict.fromkeys(ENV_THREADS, str(self.threads))
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tickrate", self.role, *self.arguments],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                **_own_group(),
+            )
+        self.starts += 1
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, or None while it runs or before it was started."""
+        return None if self.process is None else self.process.poll()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def close_input(self) -> None:
+        """Tell the child that its parent goes: it ends by itself, cleanly."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it has ended; return whether it has."""
+        if self.process is None:
+            return True
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def end(self, timeout_s: float) -> None:
+        """End it: politely first (closed input), then by terminate, then by kill; at most 3 x ``timeout_s``."""
+        if self.process is None:
+            return
+        self.close_input()
+        for force in (None, self.process.terminate, self.process.kill):
+            if force is not None:
+                force()
+            if self.wait(timeout_s):
+                return
+
+    def last_words(self, lines: int = 12) -> str:
+        """Return the end of its log, for an error message."""
+        if not self.log.exists():
+            return "(it wrote nothing)"
+        text = self.log.read_text(errors="replace").strip().splitlines()
+        return "\n".join(text[-lines:]) or "(it wrote nothing)"
+
+
+def _own_group() -> Mapping[str, int | bool]:
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"start_new_session": True}
+
+
+def on_parent_exit(action: Callable[[], None]) -> None:
+    """Call ``action`` once, from a daemon thread, when this process's standard input ends."""
+
+    def watch() -> None:
+        # os.read and not sys.stdin: a buffered reader that is blocked at interpreter exit would abort the process.
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:
+            pass
+        action()
+
+    threading.Thread(target=watch, name="tickrate-parent-watch", daemon=True).start()
+
+
+def lower_priority(steps: int) -> None:
+    """Let this process give way to the others (the learner to the control loop); does nothing where impossible."""
+    if steps > 0 and hasattr(os, "nice"):
+        os.nice(steps)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.02) -> bool:
+    """Poll ``condition`` until it is true or the time is over; return whether it came true."""
+    deadline = clock.now() + timeout_s
+    while not condition():
+        if clock.now() >= deadline:
+            return False
+        clock.sleep(poll_s)
+    return True

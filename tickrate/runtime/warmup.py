@@ -1,0 +1,92 @@
+"""Actions before there is a policy: random commands, each held for a few steps so that the device really moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from tickrate.errors import ConfigError
+from tickrate.trees import Leaves
+
+
+@dataclass(frozen=True)
+class WarmupConfig:
+    """How to act until the first policy arrives."""
+
+    low: tuple[float, ...] = ()
+    """Lower end of the uniform distribution of each action dimension; empty: the action space's own."""
+    high: tuple[float, ...] = ()
+    """Upper end of the uniform distribution of each action dimension; empty: the action space's own."""
+    normal: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Dimensions drawn from a normal distribution instead: index -> (mean, standard deviation), then clipped."""
+    hold: tuple[int, int] = (1, 1)
+    """Each action is held for a random number of steps in this range (both ends included); 3-11 moves a car."""
+
+    def __post_init__(self) -> None:
+        """Refuse a holding range that is empty or not positive."""
+        if not 1 <= self.hold[0] <= self.hold[1]:
+            raise ConfigError(f"warmup.hold is {self.hold}: give (least, most) steps with 1 <= least <= most")
+
+
+class WarmupActor:
+    """An `Actor` that draws held random actions; it has no weights and ignores the observation.
+
+    Args:
+        config: distributions and holding time.
+        action_space: a Box with finite bounds.
+        seed: seed of the draws.
+    """
+
+    def __init__(self, config: WarmupConfig, action_space: spaces.Box, seed: int) -> None:
+        size = int(np.prod(action_space.shape))
+        low = np.asarray(config.low or action_space.low.ravel(), dtype=np.float64)
+        high = np.asarray(config.high or action_space.high.ravel(), dtype=np.float64)
+        for name, bound in (("low", low), ("high", high)):
+            if bound.shape != (size,):
+                raise ConfigError(f"warmup.{name} has {bound.size} numbers for an action of {size} dimensions")
+        if wrong := [i for i in config.normal if not 0 <= i < size]:
+            raise ConfigError(f"warmup.normal names the dimensions {wrong}; the action has 0 to {size - 1}")
+        if np.any(low > high):
+            raise ConfigError(f"warmup.low {low.tolist()} lies above warmup.high {high.tolist()}")
+        self._config = config
+        self._low, self._high = low, high
+        self._space = action_space
+        self._rng = np.random.default_rng(seed)
+
+    def initial_state(self, batch: int) -> dict[str, NDArray[Any]]:
+        """Return the state of ``batch`` actors that hold nothing yet."""
+        return {
+            "action": np.zeros((batch, self._low.size), dtype=np.float64),
+            "left": np.zeros(batch, dtype=np.int64),
+        }
+
+    def act(
+        self,
+        observation: Mapping[str, NDArray[Any]],
+        state: Mapping[str, NDArray[Any]],
+        *,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[Any], dict[str, NDArray[Any]], Leaves]:
+        """Return actions (B, *action shape) in the environment's units, the new state, and no extras."""
+        action, left = state["action"].copy(), state["left"].copy()
+        for i in np.flatnonzero(left == 0):
+            action[i] = self._draw()
+            left[i] = self._rng.integers(self._config.hold[0], self._config.hold[1] + 1)
+        shaped = action.reshape(-1, *self._space.shape).astype(self._space.dtype)
+        return shaped, {"action": action, "left": left - 1}, {}
+
+    def load(self, weights: bytes) -> None:
+        """There are no weights to load; `ConfigError` always."""
+        raise ConfigError("the warm-up actor takes no weights")
+
+    def _draw(self) -> NDArray[np.float64]:
+        action = self._rng.uniform(self._low, self._high)
+        for index, (mean, deviation) in self._config.normal.items():
+            action[index] = self._rng.normal(mean, deviation)
+        clipped: NDArray[np.float64] = np.clip(action, self._space.low.ravel(), self._space.high.ravel())
+        return clipped

@@ -1,0 +1,1 @@
+"""What the commands run: examining an interface, timing an environment, driving with a policy."""

@@ -1,0 +1,72 @@
+"""Drives an environment with a saved policy and reports each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tickrate.errors import ConfigError
+from tickrate.policy import Policy
+from tickrate.runtime.contract import EnvironmentContract
+from tickrate.runtime.environments import Environment
+from tickrate.runtime.recorder import Row
+from tickrate.runtime.worker import ControlLoop, EpisodeSummary, EvaluationConfig, Orders, WorkerConfig
+
+
+def find_policy(path: Path) -> Path:
+    """Return the policy file that a path means: itself, or the best (else the latest) policy of a run folder.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if path.is_file():
+        return path
+    for name in ("best.policy", "latest.policy"):
+        if (path / name).is_file():
+            return path / name
+    raise ConfigError(f"{path} is neither a policy file nor a run folder with best.policy or latest.policy in it")
+
+
+class _PlayOutlet:
+    """Hands one fixed policy to the control loop; playing records nothing."""
+
+    def __init__(self, weights: bytes, interrupted: Callable[[], bool]) -> None:
+        self._weights = weights
+        self._interrupted = interrupted
+
+    def put_row(self, row: Row) -> None:
+        """Nothing is recorded."""
+
+    def put_summary(self, summary: EpisodeSummary) -> None:
+        """The caller gets each summary from `ControlLoop.play` itself."""
+
+    def put_state(self, state: str) -> None:
+        """Nobody watches a state here: each episode is reported as it ends."""
+
+    def newest_weights(self, known_version: int) -> tuple[int, bytes] | None:
+        return (1, self._weights) if known_version == 0 else None
+
+    def orders(self) -> Orders:
+        return Orders(shutdown=self._interrupted())
+
+
+def drive(
+    environment: Environment,
+    policy: Policy,
+    episodes: int,
+    *,
+    deterministic: bool,
+    seed: int,
+    interrupted: Callable[[], bool],
+) -> Iterator[EpisodeSummary]:
+    """Drive ``episodes`` episodes; yield the summary of each. The device is safe afterwards.
+
+    Raises:
+        PolicyMismatch: before anything is driven, if the policy was made for another environment.
+        DeviceLost: if the device stays away.
+    """
+    schema = EnvironmentContract.of(environment).schema()
+    outlet = _PlayOutlet(policy.to_bytes(), interrupted)
+    config = WorkerConfig(evaluation=EvaluationConfig(every_steps=0))
+    loop = ControlLoop(environment, schema, outlet, config, seed=seed)
+    yield from loop.play(episodes, deterministic=deterministic)
