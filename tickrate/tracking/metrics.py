@@ -1,0 +1,113 @@
+"""Every metric that a run logs: its key, unit and meaning. ``docs/metrics.md`` is made from this table.
+
+A test fails when the file differs from the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tickrate.errors import suggest
+
+
+class Metric(NamedTuple):
+    """One row of the table."""
+
+    unit: str
+    """Empty for numbers without one."""
+    label: str
+    """Two or three words for a console line or an axis."""
+    meaning: str
+    """One sentence: what is measured, over what, and which way is good if that is not plain."""
+
+
+METRICS: dict[str, Metric] = {
+    # One value an episode.
+    "train/return": Metric("reward", "return", "Undiscounted sum of rewards of a training episode."),
+    "train/length_steps": Metric("steps", "length", "Steps of a training episode."),
+    "train/lap_time_s": Metric(
+        "s", "lap", "Best full lap of a training episode; absent in episodes without one."
+    ),
+    "eval/return": Metric(
+        "reward",
+        "eval return",
+        "Undiscounted sum of rewards of an evaluation episode (no exploration noise).",
+    ),
+    "eval/lap_time_s": Metric(
+        "s", "eval lap", "Best full lap of an evaluation episode; absent in episodes without one."
+    ),
+    # The control loop, since its last report.
+    "timing/lateness_p50_ms": Metric(
+        "ms", "late p50", "Median lateness of a step's command against the planned start of the step."
+    ),
+    "timing/lateness_p99_ms": Metric("ms", "late p99", "99th percentile of the same lateness."),
+    "timing/lateness_max_ms": Metric("ms", "late max", "Largest lateness in the reported window."),
+    "timing/overruns": Metric(
+        "steps", "overruns", "Steps since the start that ended after their planned end."
+    ),
+    "timing/achieved_hz": Metric(
+        "1/s", "Hz", "Steps per second within episodes; equals the target rate unless periods are missed."
+    ),
+    # The learner.
+    "learn/updates_per_s": Metric("1/s", "updates/s", "Gradient updates per second of wall time, recently."),
+    "learn/updates": Metric(
+        "updates", "updates", "Gradient updates since the start of the run, resumes included."
+    ),
+    "learn/critic_loss": Metric("", "critic loss", "Mean squared error of the critics against their target."),
+    "learn/actor_loss": Metric("", "actor loss", "Mean of alpha * log-probability minus Q over a batch."),
+    "learn/alpha": Metric("", "alpha", "Entropy temperature: weight of entropy against reward."),
+    "learn/entropy": Metric(
+        "nats", "entropy", "Mean entropy estimate (minus log-probability) of the policy."
+    ),
+    "learn/q_mean": Metric(
+        "reward", "Q", "Mean value that the critics give to the stored actions of a batch."
+    ),
+    "learn/policy_lag_versions": Metric(
+        "versions", "lag", "Newest policy version minus the version that made the newest stored row."
+    ),
+    "learn/policy_lag_s": Metric("s", "lag s", "Age of the weights that act, at the time they act."),
+    "replay/transitions": Metric("transitions", "replay", "Transitions that can be sampled now."),
+    # The way from worker to trainer.
+    "worker/dropped_rows": Metric(
+        "rows",
+        "dropped",
+        "Rows dropped unsent since the worker's start, because its buffer was full; should be 0.",
+    ),
+    "worker/outbox_rows": Metric("rows", "outbox", "Rows that wait in the worker to be sent."),
+}
+
+
+def check_keys(keys: Iterable[str]) -> None:
+    """Check that every key stands in the table; for tests, a run logs what it is given.
+
+    Raises:
+        ValueError: if one does not; names it and the nearest that does.
+    """
+    for key in keys:
+        if key not in METRICS:
+            raise ValueError(
+                f"the metric {key!r} is not in METRICS; add its unit and meaning.{suggest(key, METRICS)}"
+            )
+
+
+_HEAD = """# Metrics
+
+Every key that a run logs, to `metrics.jsonl`, TensorBoard and the console. The x axis (`step`) is the number
+of transitions of the run so far. In `metrics.jsonl` each line also has `time`, the wall time in seconds since
+the epoch.
+
+This page is made from `tickrate/tracking/metrics.py`; `make_page` there says how.
+
+| key | unit | meaning |
+| --- | --- | --- |
+"""
+
+
+def make_page() -> str:
+    """Return the page ``docs/metrics.md``.
+
+    Written with: ``python -c "from tickrate.tracking.metrics import *; print(make_page(), end='')"``
+    """
+    rows = [f"| `{key}` | {metric.unit or '-'} | {metric.meaning} |\n" for key, metric in METRICS.items()]
+    return _HEAD + "".join(rows)
