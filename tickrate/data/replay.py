@@ -1,0 +1,372 @@
+"""Keeps the newest transitions and hands out uniform batches of them: an index over one segment of records.
+
+Threads: one writer and any number of samplers. Every call holds one lock, a sampler only while it copies its
+    rows
+(tens of microseconds) and the writer for at most `ADD_ROWS` rows at a time, so no batch ever holds half a
+row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tickrate.data.batch import Batch
+from tickrate.data.nstep import NStepIndex
+from tickrate.data.records import Segment
+from tickrate.data.schema import Flag, RecordSchema, Rows
+from tickrate.data.snapshot import read_snapshot, write_snapshot
+from tickrate.errors import ConfigError, RecordError
+
+ADD_ROWS = 1024
+"""Most rows written while the lock is held once."""
+
+SNAPSHOT = "replay.snapshot"
+"""Name of the file that `Replay.save` writes into a checkpoint's folder."""
+
+
+class Replay:
+    """The newest transitions of a run, in memory or in a file.
+
+    A row is sampleable once its successor (same stream and episode, next step) has arrived; its return covers
+    the up to ``n_step`` steps known by then. Rows of evaluation episodes are counted and left out, and so are
+    rows that are not newer than the last of their stream: a stream's episodes must be numbered upwards, also
+    by a restarted worker.
+
+    Args:
+        schema: what a row holds.
+        capacity: rows kept; an episode of N transitions takes N + 1. Usual: 10^5 to 10^6.
+        gamma: discount per step, in (0, 1]. Usual: 0.99 to 0.995.
+        n_step: most steps in a return. Usual: 1 to 5.
+        seed: of the sampling.
+        path: a segment file to keep the rows in. An existing one is opened, verified and continued: rows
+            survive a killed process. None keeps them in memory.
+
+    Raises:
+        ConfigError: if an argument cannot work, or the capacity does not fit in memory or on the disk.
+        RecordError: if the file at ``path`` is damaged or has another schema or capacity.
+    """
+
+    def __init__(
+        self,
+        schema: RecordSchema,
+        capacity: int,
+        *,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        seed: int = 0,
+        path: Path | None = None,
+    ) -> None:
+        if not 0.0 < gamma <= 1.0:
+            raise ConfigError(f"replay: gamma is {gamma}; it must be above 0 and at most 1")
+        if n_step < 1:
+            raise ConfigError(f"replay: n_step is {n_step}; it must be at least 1")
+        if capacity < schema.history + n_step + 2:
+            raise ConfigError(
+                f"replay: {capacity} rows of capacity are too few for n_step {n_step} "
+                f"and stacks of {schema.history + 1}"
+            )
+        self.schema = schema
+        self.gamma = gamma
+        self.n_step = n_step
+        self.evaluation_rows = 0
+        self.duplicate_rows = 0
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._columns = list(schema.columns.items())
+        self._floats = [name for name, field in self._columns if field.storage.kind == "f"]
+        self._segment = self._open(path)
+        self._index = self._build_index(self._segment)
+
+    def _open(self, path: Path | None) -> Segment:
+        if path is None:
+            return Segment.in_memory(self.schema, self._capacity)
+        if not path.exists():
+            return Segment.create(path, self.schema, self._capacity)
+        segment = Segment.open(path, self.schema)
+        if segment.capacity != self._capacity:
+            raise RecordError(f"{path} was made for {segment.capacity} rows, this run wants {self._capacity}")
+        return segment
+
+    def _new_index(self, first: int) -> NStepIndex:
+        return NStepIndex(
+            self._capacity, gamma=self.gamma, n_step=self.n_step, history=self.schema.history, first=first
+        )
+
+    def _build_index(self, segment: Segment) -> NStepIndex:
+        """Return the index over all rows of a segment; the same as if they had just been added."""
+        index = self._new_index(segment.oldest)
+        for begin in range(segment.oldest, segment.head, ADD_ROWS):
+            slots = np.arange(begin, min(begin + ADD_ROWS, segment.head)) % self._capacity
+            index.append(begin, segment.rows[slots])
+        return index
+
+    # --- what there is -------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return the number of transitions that can be sampled now."""
+        return self._index.count
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit."""
+        return self._capacity
+
+    @property
+    def rows_added(self) -> int:
+        """Rows ever stored; the number that the next row gets."""
+        return self._segment.head
+
+    @property
+    def notes(self) -> list[str]:
+        """What had to be cut off when the file was opened, one sentence each; empty is the rule."""
+        return self._segment.notes
+
+    def streams(self) -> dict[int, tuple[int, int]]:
+        """Return (episode, step) of the newest row of each stream; only later ones are taken in."""
+        with self._lock:
+            return self._index.streams()
+
+    def read(self, numbers: NDArray[np.int64]) -> Rows:
+        """Return whole rows by number (`Batch.rows`), for the times, flags and versions a batch leaves out.
+
+        Raises:
+            RecordError: if one is not stored any more.
+        """
+        with self._lock:
+            return self._segment.read(numbers)
+
+    # --- in ------------------------------------------------------------------------------------------------
+
+    def add(self, rows: Rows) -> None:
+        """Store rows: one (a scalar) or many, of any streams, each stream's in order.
+
+        Args:
+            rows: structured array of dtype ``schema.row_dtype``; it is copied.
+
+        Raises:
+            RecordError: if the dtype is another, or a number is not finite (named; nothing is stored then).
+        """
+        rows = self._checked(rows)
+        evaluation = (rows["flags"] & Flag.EVALUATION) != 0
+        if evaluation.any():
+            rows = rows[~evaluation]
+            self.evaluation_rows += int(np.count_nonzero(evaluation))
+        step = min(ADD_ROWS, self._capacity)
+        for begin in range(0, len(rows), step):
+            with self._lock:
+                self._store(rows[begin : begin + step])
+
+    def _store(self, rows: Rows) -> None:
+        fresh = self._index.fresh(rows)
+        if not fresh.all():
+            self.duplicate_rows += int(np.count_nonzero(~fresh))
+            rows = rows[fresh]
+        first = self._segment.append(rows)
+        self._index.release(self._segment.oldest)
+        self._index.append(first, rows)
+
+    def _checked(self, rows: Rows) -> Rows:
+        rows = np.asarray(rows).reshape(-1)
+        if rows.dtype != self.schema.row_dtype:
+            raise RecordError(
+                f"these rows have the dtype {rows.dtype}, the replay stores {self.schema.row_dtype}: "
+                "the writer has another schema"
+            )
+        for name in ("reward", *self._floats):
+            finite = np.isfinite(rows[name])
+            if not finite.all():
+                row = rows[int(np.argmin(finite.reshape(len(rows), -1).all(axis=1)))]
+                where = f"stream {row['stream']}, episode {row['episode']}, step {row['step']}"
+                raise RecordError(
+                    f"{name!r} is not finite in the row of {where}: one NaN would spoil the networks"
+                )
+        return rows
+
+    # --- out -----------------------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int) -> Batch:
+        """Return ``batch_size`` transitions drawn uniformly, with replacement, from all that can be sampled.
+
+        Raises:
+            ConfigError: if ``batch_size`` is below 1 or there is nothing to sample yet.
+        """
+        with self._lock:
+            slots = self._draw(batch_size)
+            entries = self._index.entries.take(slots)
+            both = np.concatenate((slots, entries["bootstrap"]))
+            rows = self._segment.rows.take(both)
+            frames = {
+                name: self._segment.frames[name].take(self._history(both, field.stack), axis=0)
+                for name, field in self.schema.apart.items()
+            }
+            newest = self._segment.head - 1
+        behind = (newest - slots) % self._capacity
+        return self._assemble(rows, frames, entries, newest - behind)
+
+    def _draw(self, count: int) -> NDArray[np.int64]:
+        """Draw slots, each sampleable one with the same probability: what is refused is drawn again."""
+        index = self._index
+        if count < 1 or not index.count:
+            raise ConfigError(
+                f"cannot sample {count} of {index.count} transitions: ask for at least 1, "
+                "once a step has been stored"
+            )
+        filled = min(index.head, self._capacity)
+        if (
+            index.count * 4 < filled
+        ):  # too many refusals: choose from a list, which costs a pass over the ring
+            choices = np.flatnonzero(index.sampleable[:filled])
+            return choices[self._rng.integers(len(choices), size=count)]
+        found: list[NDArray[np.int64]] = []
+        missing = count
+        while missing > 0:
+            slots = self._rng.integers(filled, size=int(missing * 1.1 * filled / index.count) + 8)
+            slots = slots[index.sampleable.take(slots)][:missing]
+            found.append(slots)
+            missing -= len(slots)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _history(self, slots: NDArray[np.int64], stack: int) -> NDArray[np.int64]:
+        """Return the slots of the last ``stack`` frames up to each slot, oldest first, ``(n, stack)``.
+
+        Follows the episode backwards; at its first row (which is its own predecessor) that row repeats.
+        """
+        if stack == 1:
+            return slots
+        history = np.empty((len(slots), stack), np.int64)
+        history[:, -1] = slots
+        for at in range(stack - 2, -1, -1):
+            history[:, at] = self._index.previous.take(history[:, at + 1])
+        return history
+
+    def _assemble(
+        self,
+        rows: Rows,
+        frames: dict[str, NDArray[Any]],
+        entries: NDArray[np.void],
+        numbers: NDArray[np.int64],
+    ) -> Batch:
+        """Split gathered rows, first the ``o_t``, then as many bootstrap rows, into a batch's arrays."""
+        count = len(numbers)
+        observation, following, extras = {}, {}, {}
+        for field in self.schema.observation:
+            name = f"o/{field.name}"
+            values = frames[name] if field.apart else np.ascontiguousarray(rows[name])
+            observation[field.name], following[field.name] = values[:count], values[count:]
+
+        def current(name: str) -> NDArray[Any]:
+            return frames[name][:count] if name in frames else np.ascontiguousarray(rows[name][:count])
+
+        for field in self.schema.extras:
+            extras[field.name] = current(f"x/{field.name}")
+        return Batch(
+            observation=observation,
+            action=current("action"),
+            reward=entries["ret"].astype(np.float32),
+            discount=np.ascontiguousarray(entries["discount"]),
+            next_observation=following,
+            rows=numbers,
+            extras=extras,
+        )
+
+    # --- resume --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resume needs beside the rows: random state, counters, streams, settings (JSON)."""
+        with self._lock:
+            return self._state()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema.digest(),
+            "capacity": self._capacity,
+            "gamma": self.gamma,
+            "n_step": self.n_step,
+            "mapped": self._segment.path is not None,
+            "oldest": self._segment.oldest,
+            "head": self._segment.head,
+            "evaluation_rows": self.evaluation_rows,
+            "duplicate_rows": self.duplicate_rows,
+            "streams": [[stream, *last] for stream, last in self._index.streams().items()],
+            "random": self._rng.bit_generator.state,
+        }
+
+    def save(self, path: Path) -> None:
+        """Write a snapshot, atomically: into the folder ``path`` (as `SNAPSHOT`), or as the file ``path``.
+
+        In memory it holds all rows, and adding and sampling wait for it; of a mapped replay, whose file holds
+        the rows already and is flushed, only `state`.
+        """
+        with self._lock:
+            self._segment.flush()
+            state = self._state()
+            write_snapshot(_snapshot(path), state, [] if state["mapped"] else self._chunks())
+
+    def _chunks(self) -> Iterator[Rows]:
+        for begin in range(self._segment.oldest, self._segment.head, ADD_ROWS):
+            yield self._segment.read(np.arange(begin, min(begin + ADD_ROWS, self._segment.head)))
+
+    def restore(self, path: Path) -> None:
+        """Continue from what `save` wrote; the next batch is bit for bit the one that would have come then.
+
+        A mapped replay keeps rows that its file got after the snapshot.
+
+        Raises:
+            RecordError: if the snapshot is missing or damaged, was made with other settings, or needs rows
+                that the mapped file lacks. The replay is as it was before the call then.
+        """
+        target = _snapshot(path)
+        state, data = read_snapshot(target)
+        rng = np.random.Generator(np.random.PCG64())
+        try:
+            self._compare(target, state)
+            rng.bit_generator.state = state["random"]
+            streams = {int(stream): (int(episode), int(step)) for stream, episode, step in state["streams"]}
+            counters = int(state["evaluation_rows"]), int(state["duplicate_rows"])
+            oldest, head = int(state["oldest"]), int(state["head"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"{target} cannot be restored: {error}") from error
+        segment = self._segment if state["mapped"] else self._load(target, data, oldest, head)
+        if segment.head < head:
+            raise RecordError(
+                f"{segment.path} ends at row {segment.head}, but {target} needs its rows up to {head}"
+            )
+        with self._lock:
+            index = self._build_index(segment)
+            index.remember(streams)
+            self._segment, self._index, self._rng = segment, index, rng
+            self.evaluation_rows, self.duplicate_rows = counters
+
+    def _compare(self, target: Path, state: dict[str, Any]) -> None:
+        mine = self._state()
+        for key in ("schema", "capacity", "gamma", "n_step", "mapped"):
+            if state[key] != mine[key]:
+                raise RecordError(f"{key} was {state[key]} when it was saved and is {mine[key]} now")
+
+    def _load(self, target: Path, data: NDArray[np.uint8], oldest: int, head: int) -> Segment:
+        size = self.schema.row_dtype.itemsize
+        if len(data) != (head - oldest) * size or not 0 <= head - oldest <= self._capacity:
+            raise RecordError(
+                f"{target} says rows {oldest} to {head} but has {len(data)} bytes of {size} each"
+            )
+        segment = Segment.in_memory(self.schema, self._capacity, first=oldest)
+        for begin in range(0, len(data), ADD_ROWS * size):
+            segment.append(data[begin : begin + ADD_ROWS * size].view(self.schema.row_dtype))
+        return segment
+
+    def close(self) -> None:
+        """Flush and let go of the storage; the replay is empty afterwards."""
+        with self._lock:
+            self._segment.close()
+            self._index = self._new_index(self._segment.head)
+
+
+def _snapshot(path: Path) -> Path:
+    return path / SNAPSHOT if path.is_dir() else path
