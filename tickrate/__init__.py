@@ -3,4 +3,32 @@
 Importing the package loads no torch, opens nothing, reads no file and starts no thread.
 """
 
+from typing import Any
+
+from tickrate.realtime import (
+    DummyRCDrone,
+    RealTimeConfig,
+    RealTimeEnv,
+    RealTimeGymInterface,
+    default_config_dict,
+)
+
 __version__ = "0.1.0"
+
+DEFAULT_CONFIG_DICT: dict[str, Any]
+"""Every key of a real-time environment at its default; each access gives a fresh copy."""
+
+__all__ = [
+    "DEFAULT_CONFIG_DICT",
+    "DummyRCDrone",
+    "RealTimeConfig",
+    "RealTimeEnv",
+    "RealTimeGymInterface",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DEFAULT_CONFIG_DICT":
+        return default_config_dict()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,8 +6,9 @@ TickrateError
     ObservationError (ValueError)       an observation that does not fit the declared space
     InterfaceError (RuntimeError)       an interface broke its contract
         InterfaceTimeout (TimeoutError)     one of its calls did not return in time
-    DeviceLost (ConnectionError)        the device is gone for now; the episode is truncated, reset() reconnects
-    EpisodeOver (RuntimeError)          step() was called with no running episode
+    DeviceLost (ConnectionError)        the device is gone for now; the episode is truncated, reset()
+    reconnects EpisodeOver (RuntimeError)          step() was called with no running episode
+    DelayNotSeen (RuntimeError)         a delay probe saw no effect of its commands
     WireError                           the roles of a run cannot talk
         MessageError (ValueError)           bytes that are no message of this protocol
         VersionMismatch                     the two sides speak different protocol versions
@@ -59,6 +60,10 @@ class DeviceLost(TickrateError, ConnectionError):
 
 class EpisodeOver(TickrateError, RuntimeError):
     """``step()`` was called although no episode is running."""
+
+
+class DelayNotSeen(TickrateError, RuntimeError):
+    """A delay probe saw no effect of its commands, or the system never came to rest."""
 
 
 class WireError(TickrateError):

@@ -1,0 +1,214 @@
+"""Every way out of an episode or a program ends with the safe action, if the device was commanded at all."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tickrate.testing import End, FakeClock, FakeInterface, Raise
+
+
+def act(value=0.5):
+    return np.array([value], np.float32)
+
+
+SAFE = act(-1.0)
+
+
+def sent(device):
+    return [float(value[0]) for value in device.values]
+
+
+def test_make_and_close_alone_send_nothing_and_reset_nothing(bench):
+    env = gymnasium.make("tickrate/RealTime-v0", config={"interface": FakeInterface}, clock=FakeClock())
+    device = env.unwrapped.interface
+    env.close()
+    assert (device.commands, device.reset_times, device.closed) == ([], [], 1)
+
+
+def leave_terminated(b):
+    b.env.step(act())
+
+
+def leave_by_reset(b):
+    b.device.reset = lambda **_: pytest.fail("stop") if b.device.values[-1] != -1.0 else ((SAFE,), {})
+    b.env.reset()
+
+
+def leave_by_close(b):
+    b.env.close()
+
+
+def leave_by_exception(b):
+    with pytest.raises(OSError, match="gone"):
+        b.env.step(act())
+
+
+def leave_by_ctrl_c(b):
+    with pytest.raises(KeyboardInterrupt):
+        b.env.step(act())
+
+
+@pytest.mark.parametrize(
+    ("way", "leave", "script", "config"),
+    [
+        ("terminated", leave_terminated, {2: End()}, {}),
+        ("truncated", leave_terminated, {}, {"ep_max_length": 2}),
+        ("close", leave_by_close, {}, {}),
+        ("exception", leave_by_exception, {2: Raise(OSError("gone"))}, {}),
+        ("signal", leave_by_ctrl_c, {2: Raise(KeyboardInterrupt())}, {}),
+        ("reset", leave_by_reset, {}, {}),
+    ],
+)
+def test_the_safe_action_is_sent_on_each_way_out_unless_that_way_is_taken_off(bench, way, leave, script, config):
+    b = bench(fake={"on_capture": script}, safe_action=SAFE, **config)
+    b.env.reset()
+    b.env.step(act())
+    leave(b)
+    assert -1.0 in sent(b.device)[2:]
+    others = tuple(w for w in b.env.config.safe_on if w != way)
+    b = bench(fake={"on_capture": script}, safe_action=SAFE, safe_on=others, **config)
+    b.env.reset()
+    b.env.step(act())
+    if way != "reset":
+        leave(b)
+        assert -1.0 not in sent(b.device)
+    else:
+        b.env.reset()
+        assert sent(b.device) == [0.0, 0.5, 0.0]
+
+
+def test_the_default_safe_action_is_the_interfaces_default(bench):
+    b = bench()
+    b.env.reset()
+    b.env.step(act())
+    b.env.close()
+    assert sent(b.device) == [0.0, 0.5, 0.0]
+
+
+def test_a_safe_device_is_not_made_safe_again(bench):
+    b = bench(ep_max_length=1, safe_action=SAFE)
+    b.env.reset()
+    b.env.step(act())
+    b.env.close()
+    b.env.close()
+    assert sent(b.device) == [0.0, -1.0]
+    assert b.device.closed == 1
+
+
+def test_last_act_on_reset_keeps_the_flow_but_other_ways_out_are_safe(bench):
+    b = bench(ep_max_length=1, safe_action=SAFE, last_act_on_reset=True)
+    b.env.reset()
+    b.env.step(act())
+    b.env.reset()
+    assert sent(b.device) == [0.0, 0.5]
+    b.env.close()
+    assert sent(b.device) == [0.0, 0.5, -1.0]
+
+
+def test_a_lock_step_world_waits_and_is_made_safe_only_when_left(bench):
+    b = bench(ep_max_length=1, safe_action=SAFE, real_time=False)
+    b.env.reset()
+    b.env.step(act())
+    b.env.reset()
+    assert sent(b.device) == [0.5]
+    b.env.close()
+    assert sent(b.device) == [0.5, -1.0]
+
+
+def test_stop_device_sends_the_safe_action_at_once_and_rewrites_history(bench):
+    b = bench(safe_action=SAFE, act_buf_len=2)
+    b.env.stop_device()
+    assert sent(b.device) == []
+    b.env.reset()
+    b.env.step(act(0.5))
+    b.env.stop_device()
+    assert sent(b.device) == [0.0, 0.5, -1.0]
+    observation, *_ = b.env.step(act(0.25))
+    assert [float(a[0]) for a in observation[1:]] == [-1.0, 0.25]
+
+
+def test_an_environment_that_is_dropped_makes_its_device_safe():
+    from tickrate.realtime import RealTimeEnv
+
+    env = RealTimeEnv({"interface": FakeInterface, "safe_action": SAFE}, clock=FakeClock())
+    env.reset()
+    device = env.interface
+    del env
+    assert sent(device) == [0.0, -1.0]
+
+
+PROGRAM = textwrap.dedent(
+    """
+    import sys, time
+    import numpy as np
+    from tickrate.realtime import RealTimeEnv
+    from tickrate.testing import FakeInterface
+
+    class Printing(FakeInterface):
+        def send_control(self, control):
+            print(float(control[0]), flush=True)
+
+    env = RealTimeEnv({"interface": Printing, "safe_action": np.array([-1.0], np.float32)})
+    env.reset()
+    for k in range(10_000):
+        env.step(np.array([0.5], np.float32))
+        if k == 3 and sys.argv[1] == "exit":
+            sys.exit(0)
+        if k == 3 and sys.argv[1] == "error":
+            raise ValueError("in the policy, between two steps")
+    """
+)
+
+
+@pytest.mark.parametrize("way", ["exit", "error", "SIGINT", "SIGTERM"])
+def test_a_program_that_ends_leaves_the_device_safe(way):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, way], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with process:
+        for line in process.stdout:
+            if line.strip() == "0.5":
+                break
+        if way.startswith("SIG"):
+            process.send_signal(getattr(signal, way))
+        rest = process.stdout.read().split()
+        code = process.wait(20.0)
+    assert rest[-1] == "-1.0"
+    assert rest.count("-1.0") == 1
+    assert (code == 0) == (way == "exit")
+    if way == "SIGTERM" and os.name == "posix":
+        assert code == -signal.SIGTERM
+
+
+def test_somebody_elses_sigterm_handler_is_left_alone(bench):
+    def mine(number, frame):
+        pass
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        b = bench()
+        b.env.reset()
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_ctrl_c_in_the_middle_of_a_wait_is_prompt(bench):
+    b = bench(clock=None, time_step_duration=20.0, start_obs_capture=20.0, safe_action=SAFE)
+    b.env.reset()
+    timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        b.env.step(act())
+    timer.join()
+    assert time.monotonic() - begin < 5.0
+    assert sent(b.device) == [0.0, -1.0]

@@ -1,0 +1,232 @@
+"""The observation space with its action buffer, and the three forms in which an observation is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from tickrate.errors import ConfigError
+from tickrate.trees import ROOT, Array, leaf_spaces, rebuild
+
+Space = spaces.Space[Any]
+
+ACTIONS = "actions"
+"""Path of the action buffer in the canonical observation; always the last leaf."""
+
+
+def buffer_space(action: Space, length: int) -> Space:
+    """Return the space of ``length`` elements of the leaf space ``action`` along a new first axis.
+
+    Raises:
+        ConfigError: for a kind of space that has no such form.
+    """
+    if isinstance(action, spaces.Box):
+        shape = (length, *action.shape)
+        return spaces.Box(
+            np.broadcast_to(action.low, shape).copy(),
+            np.broadcast_to(action.high, shape).copy(),
+            shape,
+            action.dtype.type,
+        )
+    if isinstance(action, spaces.Discrete):
+        return spaces.MultiDiscrete([int(action.n)] * length, start=[int(action.start)] * length)
+    if isinstance(action, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(
+            np.broadcast_to(action.nvec, (length, *action.nvec.shape)).copy(),
+            dtype=action.dtype.type,
+            start=np.broadcast_to(action.start, (length, *action.start.shape)).copy(),
+        )
+    if isinstance(action, spaces.MultiBinary):
+        return spaces.MultiBinary((length, *action.shape))
+    raise ConfigError(
+        f"{type(action).__name__} actions are not supported: use Box, Discrete, MultiDiscrete, MultiBinary"
+    )
+
+
+class ActionBuffer:
+    """The last actions told to the device, oldest first: one array of shape (length, *action) per leaf.
+
+    Values are copied in and copied out. With length 0 it still remembers the last action.
+    """
+
+    def __init__(self, space: Space, length: int, default: Sequence[Any]) -> None:
+        self._space = space
+        self.length = length
+        self._paths = list(leaf_spaces(space))
+        self._single = not isinstance(space, spaces.Tuple | spaces.Dict)
+        depth = max(1, length)
+        self._arrays = [
+            np.zeros((depth, *(leaf.shape or ())), dtype=leaf.dtype) for leaf in leaf_spaces(space).values()
+        ]
+        self._discrete = [isinstance(leaf, spaces.Discrete) for leaf in leaf_spaces(space).values()]
+        self.fill(default)
+
+    def fill(self, action: Sequence[Any]) -> None:
+        """Make every entry ``action`` (a list of leaves)."""
+        for array, value in zip(self._arrays, action, strict=True):
+            array[:] = value
+
+    def push(self, action: Sequence[Any]) -> None:
+        """Drop the oldest entry and append ``action`` (a list of leaves)."""
+        for array, value in zip(self._arrays, action, strict=True):
+            if len(array) > 1:
+                array[:-1] = array[1:]
+            array[-1] = value
+
+    def replace(self, action: Sequence[Any]) -> None:
+        """Rewrite the newest entry."""
+        for array, value in zip(self._arrays, action, strict=True):
+            array[-1] = value
+
+    def last(self) -> list[Any]:
+        """Return the newest entry as a list of fresh leaves."""
+        return [
+            array[-1] if discrete else np.array(array[-1])
+            for array, discrete in zip(self._arrays, self._discrete, strict=True)
+        ]
+
+    def arrays(self) -> list[Array]:
+        """Return a copy of each leaf's buffer, shape (length, *action)."""
+        return [array.copy() for array in self._arrays]
+
+    def entries(self) -> list[Any]:
+        """Return copies of the entries, oldest first, each an element of the action space."""
+        arrays = [array.copy() for array in self._arrays]
+        rows = [
+            list(array) if discrete or array.ndim > 1 else [np.array(item) for item in array]
+            for array, discrete in zip(arrays, self._discrete, strict=True)
+        ]
+        if self._single:
+            return rows[0]
+        return [
+            rebuild(self._space, dict(zip(self._paths, entry, strict=True)))
+            for entry in zip(*rows, strict=True)
+        ]
+
+
+class ObservationLayout:
+    """Builds the observations of one environment from leaves and the action buffer.
+
+    Args:
+        source: space of the interface's observation (after ``obs_prepro_func``), without the buffer.
+        names: names of the elements of a Tuple, or None.
+        action: the action space.
+        length: entries of the action buffer in the observation; 0 for none.
+        form: "tuple", "dict" or "flat".
+
+    Attributes:
+        leaf_spaces: path to leaf space of the canonical observation, the action buffer last.
+        space: the space of the observations that are handed out.
+        paths: paths of the leaves of ``source``, in order.
+    """
+
+    def __init__(
+        self, source: Space, names: Sequence[str] | None, action: Space, length: int, form: str
+    ) -> None:
+        self._source = source
+        self._names = names if isinstance(source, spaces.Tuple) else None
+        try:
+            sources = leaf_spaces(source, self._names)
+        except ValueError as error:
+            raise ConfigError(f"observation_names() does not fit the observation space: {error}") from error
+        self.paths = list(sources)
+        self.leaf_spaces: dict[str, Space] = dict(sources)
+        if length:
+            for path, leaf in leaf_spaces(action).items():
+                name = ACTIONS if path == ROOT else f"{ACTIONS}/{path}"
+                if name in sources:
+                    raise ConfigError(
+                        f"the observation has a leaf {name!r}: that path is kept for the action buffer"
+                    )
+                self.leaf_spaces[name] = buffer_space(leaf, length)
+        self._all_paths = list(self.leaf_spaces)
+        self._length = length
+        self.space: Space
+        self.assemble: Callable[[Sequence[Any], ActionBuffer], Any]
+        """Builds an observation from the leaves of ``source`` (in order) and the buffer."""
+        if form == "tuple":
+            self.space = spaces.Tuple((*self._elements(), *([action] * length)))
+            self._nested = any(isinstance(s, spaces.Tuple | spaces.Dict) for s in self._elements())
+            self.assemble = self._assemble_tuple
+        elif form == "dict":
+            self.space = spaces.Dict(list(self.leaf_spaces.items()))
+            self.assemble = self._assemble_dict
+        else:
+            self._encoders = [_encoder(path, leaf) for path, leaf in self.leaf_spaces.items()]
+            self.space = self._flat_space()
+            self._size = int(self.space.shape[0])  # type: ignore[index]
+            self.assemble = self._assemble_flat
+
+    def _elements(self) -> list[Space]:
+        if isinstance(self._source, spaces.Tuple):
+            return list(self._source.spaces)
+        if isinstance(self._source, spaces.Dict):
+            return list(self._source.spaces.values())
+        return [self._source]
+
+    def _assemble_tuple(self, values: Sequence[Any], buffer: ActionBuffer) -> Any:
+        if self._nested:
+            whole = rebuild(self._source, dict(zip(self.paths, values, strict=True)), self._names)
+            values = list(whole.values()) if isinstance(whole, dict) else whole
+        return (*values, *buffer.entries()) if self._length else tuple(values)
+
+    def _assemble_dict(self, values: Sequence[Any], buffer: ActionBuffer) -> Any:
+        if self._length:
+            return dict(zip(self._all_paths, (*values, *buffer.arrays()), strict=True))
+        return dict(zip(self._all_paths, values, strict=True))
+
+    def _assemble_flat(self, values: Sequence[Any], buffer: ActionBuffer) -> Any:
+        out = np.zeros(self._size, dtype=np.float32)
+        at = 0
+        leaves = (*values, *buffer.arrays()) if self._length else values
+        for (size, write), value in zip(self._encoders, leaves, strict=True):
+            write(out[at : at + size], value)
+            at += size
+        return out
+
+    def _flat_space(self) -> Space:
+        low, high = [], []
+        for leaf, (size, _) in zip(self.leaf_spaces.values(), self._encoders, strict=True):
+            if isinstance(leaf, spaces.Box):
+                with np.errstate(over="ignore"):
+                    low.append(leaf.low.ravel().astype(np.float32))
+                    high.append(leaf.high.ravel().astype(np.float32))
+            else:
+                low.append(np.zeros(size, dtype=np.float32))
+                high.append(np.ones(size, dtype=np.float32))
+        return spaces.Box(np.concatenate(low), np.concatenate(high), dtype=np.float32)
+
+
+_Write = Callable[[Array, Any], None]
+
+
+def _encoder(path: str, leaf: Space) -> tuple[int, _Write]:
+    """Return a leaf's length in the flat form and the function that writes it: categories become one-hot."""
+    if isinstance(leaf, spaces.Box | spaces.MultiBinary):
+        size = int(np.prod(leaf.shape))
+
+        def copy(out: Array, value: Any) -> None:
+            out[:] = value.ravel()
+
+        return size, copy
+    if isinstance(leaf, spaces.Discrete):
+        start = int(leaf.start)
+
+        def one(out: Array, value: Any) -> None:
+            out[int(value) - start] = 1.0
+
+        return int(leaf.n), one
+    if isinstance(leaf, spaces.MultiDiscrete):
+        counts = leaf.nvec.ravel()
+        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]]) - leaf.start.ravel()
+
+        def many(out: Array, value: Any) -> None:
+            out[offsets + value.ravel()] = 1.0
+
+        return int(counts.sum()), many
+    raise ConfigError(
+        f"obs[{path!r}] is a {type(leaf).__name__}, which has no flat form: use obs_format 'tuple' or 'dict'"
+    )

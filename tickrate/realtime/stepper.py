@@ -1,0 +1,224 @@
+"""Runs the calls into an interface, in the caller's thread or on a persistent one, always with a limit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tickrate.clock import Clock, now
+from tickrate.errors import InterfaceTimeout
+from tickrate.realtime.watchdog import WATCHDOG, CallGuard, overdue
+
+LOGGER = logging.getLogger("tickrate.realtime")
+
+
+class CallThread:
+    """One daemon thread that runs one job at a time and hands back its result or its exception.
+
+    A thread whose job does not end is abandoned: it ends by itself when its call returns, and what the call
+    brought is dropped.
+    """
+
+    def __init__(self, name: str = "tickrate-device") -> None:
+        self._start = threading.Semaphore(0)
+        self._done = threading.Semaphore(0)
+        self._job: Callable[[], Any] | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], Any]) -> None:
+        """Start a job; the one before must have been waited for and taken."""
+        self._job = job
+        self._start.release()
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for the job for at most ``limit_s`` seconds; return whether it has ended."""
+        return self._done.acquire(timeout=max(0.0, limit_s))
+
+    def take(self) -> Any:
+        """Return the ended job's result, or raise its exception."""
+        result, error = self._result, self._error
+        self._result = self._error = None
+        if error is not None:
+            raise error
+        return result
+
+    def end(self, limit_s: float = 0.0) -> None:
+        """Let the thread end after its job; wait for that for at most ``limit_s`` seconds."""
+        self._ended = True
+        self._start.release()
+        if limit_s > 0:
+            self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        while True:
+            self._start.acquire()
+            job, self._job = self._job, None
+            if self._ended or job is None:
+                return
+            try:
+                self._result = job()
+            except BaseException as error:  # noqa: BLE001 (it is raised again in the caller's thread)
+                self._error = error
+            del job
+            self._done.release()
+
+
+class Stepper:
+    """Calls an interface's methods, each within a limit, and captures on time.
+
+    Args:
+        clock: the clock of the environment, for waiting.
+        call_mode: "auto" or "thread", see `RealTimeConfig.call_mode`.
+        shortest_limit_s: the shortest usual limit of a call, in seconds.
+
+    Attributes:
+        capture_start: when the newest capture on the thread began, in seconds.
+        capture_end: when it ended.
+        capturing: whether a capture was begun and not finished.
+    """
+
+    def __init__(self, clock: Clock, call_mode: str, shortest_limit_s: float) -> None:
+        self._clock = clock
+        self._always_thread = call_mode == "thread"
+        self._shortest = shortest_limit_s
+        self._thread: CallThread | None = None
+        self._guard = CallGuard()
+        self._watched = False
+        self._main = threading.main_thread().ident
+        self._capture_at = 0.0
+        self._collected = False
+        self.capturing = False
+        self.capture_start = 0.0
+        self.capture_end = 0.0
+
+    def inline(self) -> bool:
+        """Return whether a call made now would run in the calling thread."""
+        if self._always_thread:
+            return False
+        if self._watched:
+            return threading.get_ident() == self._main
+        if not WATCHDOG.possible():
+            return False
+        WATCHDOG.watch(self._guard, self._shortest)
+        self._watched = True
+        return True
+
+    def call(self, what: str, limit_s: float, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return ``function(*args, **kwargs)``, or raise what it raises.
+
+        Raises:
+            InterfaceTimeout: if it does not return within ``limit_s`` seconds.
+        """
+        if not self.inline():
+            return self._call_on_thread(what, limit_s, lambda: function(*args, **kwargs))
+        guard = self._guard
+        before = (guard.deadline, guard.what, guard.limit_s)
+        guard.what, guard.limit_s = what, limit_s
+        guard.deadline = now() + limit_s
+        if limit_s < self._shortest:
+            WATCHDOG.hurry()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            guard.deadline, guard.what, guard.limit_s = before
+
+    def begin_capture(self, at: float, capture: Callable[[], Any]) -> None:
+        """Let the persistent thread wait until ``at`` and capture, while the caller does other things."""
+
+        def job() -> Any:
+            self.capture_start = self._clock.sleep_until(at)
+            try:
+                return capture()
+            finally:
+                self.capture_end = self._clock.now()
+
+        self._capture_at = at
+        self.capturing = True
+        self._collected = False
+        self._the_thread().submit(job)
+
+    def finish_capture(self, what: str, limit_s: float) -> Any:
+        """Return the result of the capture that was begun, or raise its exception.
+
+        Raises:
+            InterfaceTimeout: if it does not end within ``limit_s`` seconds of the moment it was to begin.
+        """
+        self._collect_capture(what, limit_s)
+        self.capturing = False
+        return self._the_thread().take()
+
+    def drop_capture(self) -> None:
+        """Wait for a capture that was begun and drop what it brings; its episode is over.
+
+        Raises:
+            InterfaceTimeout: if it does not end.
+        """
+        if not self.capturing:
+            return
+        try:
+            self.finish_capture("get_obs_rew_terminated_info()", self._shortest)
+        except InterfaceTimeout:
+            raise
+        except Exception as error:  # noqa: BLE001 (its episode is over)
+            LOGGER.debug("an observation nobody waited for failed: %r", error)
+
+    def close(self, limit_s: float = 1.0) -> None:
+        """End the thread (waiting ``limit_s`` seconds for it) and the watch over this environment."""
+        WATCHDOG.forget(self._guard)
+        self._watched = False
+        self.capturing = False
+        if self._thread is not None:
+            self._thread.end(limit_s)
+            self._thread = None
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)
+        if thread is not None:
+            thread.end()
+
+    def _the_thread(self) -> CallThread:
+        if self._thread is None:
+            self._thread = CallThread()
+        return self._thread
+
+    def _collect_capture(self, what: str, limit_s: float) -> None:
+        if not self._collected:
+            left = max(0.0, self._capture_at - self._clock.now())
+            self._wait(what, left + limit_s)
+            self._collected = True
+
+    def _call_on_thread(self, what: str, limit_s: float, job: Callable[[], Any]) -> Any:
+        if not self.capturing:
+            self._the_thread().submit(job)
+            self._wait(what, limit_s)
+            return self._the_thread().take()
+        # A capture has the thread: let it end and keep what it brought, then run this call on another thread.
+        self._collect_capture("get_obs_rew_terminated_info()", self._shortest)
+        other = CallThread()
+        try:
+            other.submit(job)
+            if not other.wait(limit_s):
+                raise overdue(what, limit_s)
+            return other.take()
+        finally:
+            other.end()
+
+    def _wait(self, what: str, limit_s: float) -> None:
+        """Wait for the thread's job; abandon the thread when that fails in any way."""
+        thread = self._the_thread()
+        ended = False
+        try:
+            ended = thread.wait(limit_s)
+        finally:
+            if not ended:
+                thread.end()
+                self._thread = None
+                self.capturing = False
+        if not ended:
+            raise overdue(what, limit_s)

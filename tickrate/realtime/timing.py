@@ -1,0 +1,242 @@
+"""What the clock really did: the timing of every step, its summary, and durations in rtgym's form."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LOGGER = logging.getLogger("tickrate.realtime")
+
+KEPT = 1 << 16
+"""Latenesses kept for the quantiles: the newest 65536 steps."""
+
+RATE_KEPT = 0.95
+"""Below this share of the target rate, the rate was not kept and one line says so."""
+
+
+@dataclass(frozen=True)
+class TimingSummary:
+    """How well an environment kept its clock; quantiles over the newest 65536 steps, the rest over all."""
+
+    p50_s: float
+    """Median lateness of a step's start, in seconds."""
+    p99_s: float
+    """99th percentile of the lateness, in seconds."""
+    max_s: float
+    """Largest lateness, in seconds."""
+    overruns: int
+    """Steps late by a period (or by the time-out, if that is shorter)."""
+    timeouts: int
+    """Steps after which the grid had to restart."""
+    skipped: int
+    """Periods dropped to keep the phase."""
+    steps: int
+    """Steps within episodes."""
+    achieved_hz: float
+    """Steps per second within episodes; NaN before the first."""
+    target_hz: float
+    """Steps per second asked for."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.steps} steps at {self.achieved_hz:.2f} Hz of {self.target_hz:.2f} Hz; late by "
+            f"{self.p50_s * 1e6:.0f} us (median), {self.p99_s * 1e6:.0f} us (p99), "
+            f"{self.max_s * 1e6:.0f} us (max); {self.overruns} overruns, "
+            f"{self.timeouts} time-outs, {self.skipped} periods dropped"
+        )
+
+
+class TimingLog:
+    """Counts and lateness of the steps of one environment; resets and pauses are not in it."""
+
+    __slots__ = (
+        "_lateness",
+        "_previous",
+        "_warned",
+        "elapsed",
+        "episode_elapsed",
+        "episode_steps",
+        "max_s",
+        "overruns",
+        "skipped",
+        "steps",
+        "timed_steps",
+        "timeouts",
+    )
+
+    def __init__(self) -> None:
+        self._lateness = array("d", bytes(8 * KEPT))
+        self._previous: float | None = None
+        self._warned = False
+        self.steps = self.timed_steps = self.episode_steps = 0
+        self.overruns = self.timeouts = self.skipped = 0
+        self.elapsed = self.episode_elapsed = self.max_s = 0.0
+
+    def begin_episode(self, at: float) -> None:
+        """Note that the first step of an episode began at ``at`` (seconds)."""
+        self._previous = at
+        self.episode_steps = 0
+        self.episode_elapsed = 0.0
+
+    def pause(self) -> None:
+        """Leave the time until the next step out of the rate."""
+        self._previous = None
+
+    def record(self, at: float, lateness: float, overrun: bool, timed_out: bool, skipped: int) -> None:
+        """Note a step that ended at ``at``, late by ``lateness`` (both in seconds)."""
+        if self._previous is not None:
+            self.episode_elapsed += at - self._previous
+            self.elapsed += at - self._previous
+            self.episode_steps += 1
+            self.timed_steps += 1
+        self._previous = at
+        self._lateness[self.steps % KEPT] = lateness
+        self.steps += 1
+        if lateness > self.max_s:
+            self.max_s = lateness
+        if overrun:
+            self.overruns += 1
+        if timed_out:
+            self.timeouts += 1
+        self.skipped += skipped
+
+    def warn_once(self, target_hz: float, minimum_steps: int = 10) -> None:
+        """Log one line, once, if the episode did not keep its rate."""
+        if self._warned or self.episode_steps < minimum_steps or self.episode_elapsed <= 0:
+            return
+        achieved = self.episode_steps / self.episode_elapsed
+        if achieved < RATE_KEPT * target_hz:
+            self._warned = True
+            LOGGER.warning(
+                "achieved %.2f Hz of %.2f Hz over %d steps; said once, info['timing'] has every step",
+                achieved,
+                target_hz,
+                self.episode_steps,
+            )
+
+    def summary(self, target_hz: float) -> TimingSummary:
+        """Return the summary of all steps so far."""
+        kept = np.frombuffer(self._lateness, dtype=np.float64, count=min(self.steps, KEPT)).copy()
+        p50, p99 = np.percentile(kept, [50, 99]) if len(kept) else (float("nan"), float("nan"))
+        return TimingSummary(
+            p50_s=float(p50),
+            p99_s=float(p99),
+            max_s=self.max_s,
+            overruns=self.overruns,
+            timeouts=self.timeouts,
+            skipped=self.skipped,
+            steps=self.steps,
+            achieved_hz=self.timed_steps / self.elapsed if self.elapsed > 0 else float("nan"),
+            target_hz=target_hz,
+        )
+
+
+_DURATIONS = (
+    "time_step_duration",
+    "step_duration",
+    "join_duration",
+    "inference_duration",
+    "send_control_duration",
+    "get_obs_duration",
+)
+_CLOCK = (
+    "start_step",
+    "end_step_join",
+    "end_step",
+    "start_get_obs",
+    "end_get_obs",
+    "start_send_control",
+    "end_send_control",
+)
+
+
+class PolyakBenchmark:
+    """Running mean and running mean deviation of the durations of a step, in seconds."""
+
+    def __init__(self, weight: float) -> None:
+        self._weight = weight
+        self._averages: dict[str, tuple[float, float] | None] = dict.fromkeys(_DURATIONS)
+        self._end_step: float | None = None
+        self._start_send: float | None = None
+
+    def step(self, start: float, join: float, end: float) -> None:
+        """Note when ``step()`` was entered, when the running step was over, and when it returned."""
+        if self._end_step is not None:
+            self._add("inference_duration", start - self._end_step)
+        self._add("join_duration", join - start)
+        self._add("step_duration", end - start)
+        self._end_step = end
+
+    def reset(self, start: float, join: float, end: float) -> None:
+        """Note a reset: no duration of a step, but thinking begins at its end."""
+        self._end_step = end
+        self._start_send = None
+
+    def capture(self, start: float, end: float) -> None:
+        """Note when the observation's capture began and ended."""
+        self._add("get_obs_duration", end - start)
+
+    def send(self, start: float, end: float) -> None:
+        """Note when the sending of a command began and ended."""
+        if self._start_send is not None:
+            self._add("time_step_duration", start - self._start_send)
+        self._start_send = start
+        self._add("send_control_duration", end - start)
+
+    def result(self) -> dict[str, Any]:
+        """Return (average, average deviation) by duration; (None, 0.0) before its first value."""
+        return {key: (None, 0.0) if value is None else value for key, value in self._averages.items()}
+
+    def _add(self, key: str, value: float) -> None:
+        old = self._averages[key]
+        if old is None:
+            self._averages[key] = (value, 0.0)
+            return
+        average, deviation = old
+        change = value - average
+        self._averages[key] = (
+            average + self._weight * change,
+            deviation + self._weight * (abs(change) - deviation),
+        )
+
+
+class TraceBenchmark:
+    """Every moment of every step, in seconds on the environment's clock."""
+
+    def __init__(self) -> None:
+        self._clock: dict[str, list[float]] = {key: [] for key in _CLOCK}
+
+    def step(self, start: float, join: float, end: float) -> None:
+        """Note when ``step()`` was entered, when the running step was over, and when it returned."""
+        self._clock["start_step"].append(start)
+        self._clock["end_step_join"].append(join)
+        self._clock["end_step"].append(end)
+
+    reset = step
+
+    def capture(self, start: float, end: float) -> None:
+        """Note when the observation's capture began and ended."""
+        self._clock["start_get_obs"].append(start)
+        self._clock["end_get_obs"].append(end)
+
+    def send(self, start: float, end: float) -> None:
+        """Note when the sending of a command began and ended."""
+        self._clock["start_send_control"].append(start)
+        self._clock["end_send_control"].append(end)
+
+    def result(self) -> dict[str, Any]:
+        """Return the moments under "clock" and the durations between them under "deltas"."""
+        clock = {key: np.array(values, dtype=np.float64) for key, values in self._clock.items()}
+        deltas = {
+            "step_duration": clock["end_step"] - clock["start_step"],
+            "join_duration": clock["end_step_join"] - clock["start_step"],
+            "inference_duration": clock["start_step"][1:] - clock["end_step"][:-1],
+            "send_control_duration": clock["end_send_control"] - clock["start_send_control"],
+            "get_obs_duration": clock["end_get_obs"] - clock["start_get_obs"],
+            "time_step_duration": np.diff(clock["start_step"]),
+        }
+        return {"clock": clock, "deltas": deltas}
