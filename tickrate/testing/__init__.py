@@ -1,0 +1,43 @@
+"""Tools for tests, ours and yours: a fake clock, scripted devices, probe environments, contract checks."""
+
+from tickrate.testing.behaviours import (
+    Behaviour,
+    Block,
+    End,
+    NotFinite,
+    Raise,
+    Return,
+    Script,
+    Silent,
+    Stale,
+    Stall,
+)
+from tickrate.testing.contracts import Finding, check_environment, check_interface, require
+from tickrate.testing.fake_clock import FakeClock
+from tickrate.testing.fake_interface import Command, FakeInterface, neutral_action
+from tickrate.testing.probes import PROBES, Moment, Probe, ProbeEnv
+
+__all__ = [
+    "PROBES",
+    "Behaviour",
+    "Block",
+    "Command",
+    "End",
+    "FakeClock",
+    "FakeInterface",
+    "Finding",
+    "Moment",
+    "NotFinite",
+    "Probe",
+    "ProbeEnv",
+    "Raise",
+    "Return",
+    "Script",
+    "Silent",
+    "Stale",
+    "Stall",
+    "check_environment",
+    "check_interface",
+    "neutral_action",
+    "require",
+]
