@@ -1,0 +1,1 @@
+"""Complete interfaces: live things to drive, each in its own package."""
