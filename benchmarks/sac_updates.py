@@ -1,0 +1,279 @@
+"""Claim: a SAC update is faster than Stable-Baselines3's, sampling from the replay included.
+
+Bars: with the same networks (256 x 256), batch (256) and spaces (17 observations, 6 actions), at least 1.2 times
+Stable-Baselines3's updates a second with one thread and 1.4 times with two. The share of the machine's
+matrix-product bound is printed: the products of one update over what `torch.mm` reaches here in the same run.
+
+Each contender is a process of its own, the peer in a virtual environment of its own (made if it is missing). They
+take turns in short windows, so that whatever else the machine does hits both; the ratio is the median over the
+pairs of neighbouring windows.
+
+    python benchmarks/sac_updates.py                    about two minutes
+    python benchmarks/sac_updates.py --quick --check    about one minute; exits 1 below a bar
+    python benchmarks/sac_updates.py --peer PYTHON      an interpreter that has stable-baselines3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import select
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PEER = "stable-baselines3==2.9.2"
+OBSERVATION, ACTION, HIDDEN, BATCH, STORED = 17, 6, 256, 256, 100_000
+BARS = {1: 1.2, 2: 1.4}
+START_LIMIT_S, WINDOW_LIMIT_S = 120.0, 60.0
+
+
+def flop_per_update() -> float:
+    """Return the floating point operations of all matrix products of one update, critics frozen where they can be."""
+
+    def layers(inputs: int, outputs: int) -> list[float]:
+        pairs = [(inputs, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, outputs)]
+        return [2.0 * BATCH * rows * columns for rows, columns in pairs]
+
+    actor, critic = layers(OBSERVATION, 2 * ACTION), layers(OBSERVATION + ACTION, 1)
+    # An affine layer costs one product forward, one for its weights' gradient and one for its input's.
+    next_actions, targets = sum(actor), 2 * sum(critic)
+    critic_step = 2 * (2 * sum(critic) + sum(critic[1:]))
+    actor_step = (2 * sum(actor) + sum(actor[1:])) + 2 * (2 * sum(critic))
+    return next_actions + targets + critic_step + actor_step
+
+
+# --- contenders: each returns a function that does one unit of work and says how many updates that was ---------------
+
+
+def tickrate_updates() -> Callable[[], int]:
+    import numpy as np
+    from gymnasium import spaces
+
+    from tickrate.algorithms.sac import SAC
+    from tickrate.algorithms.sac_config import SACConfig
+    from tickrate.data.replay import Replay
+    from tickrate.data.schema import Flag, RecordSchema
+
+    observation, action = spaces.Box(-np.inf, np.inf, (OBSERVATION,)), spaces.Box(-1, 1, (ACTION,))
+    schema = RecordSchema.from_spaces({"value": observation}, action)
+    replay = Replay(schema, STORED, gamma=0.99)
+    rng = np.random.default_rng(0)
+    rows = schema.empty(STORED)
+    rows["episode"], rows["step"] = np.divmod(np.arange(STORED), 1000)
+    rows["flags"] = np.select(
+        [rows["step"] == 999, rows["step"] == 998], [int(Flag.FINAL), int(Flag.TRUNCATED)], 0
+    )
+    rows["o/value"] = rng.standard_normal((STORED, OBSERVATION))
+    rows["action"] = rng.uniform(-1, 1, (STORED, ACTION))
+    rows["reward"] = rng.standard_normal(STORED)
+    replay.add(rows)
+    sac = SAC(
+        SACConfig.plain(hidden=(HIDDEN, HIDDEN), batch_size=BATCH),
+        {"value": observation},
+        action,
+        seed=0,
+        period_s=0.0,
+        action_buffer_length=0,
+    )
+
+    def unit() -> int:
+        for _ in range(10):
+            sac.update(replay.sample(BATCH))
+        return 10
+
+    return unit
+
+
+def stable_baselines3_updates() -> Callable[[], int]:
+    import gymnasium
+    import numpy as np
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.logger import configure
+
+    class Still(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION,))
+        action_space = gymnasium.spaces.Box(-1, 1, (ACTION,))
+
+    model = SAC("MlpPolicy", Still(), buffer_size=STORED, batch_size=BATCH, seed=0, device="cpu")
+    model.set_logger(configure(None, []))
+    buffer, rng = model.replay_buffer, np.random.default_rng(0)
+    buffer.observations[:] = rng.standard_normal(buffer.observations.shape)
+    buffer.next_observations[:] = rng.standard_normal(buffer.observations.shape)
+    buffer.actions[:] = rng.uniform(-1, 1, buffer.actions.shape)
+    buffer.rewards[:] = rng.standard_normal(buffer.rewards.shape)
+    buffer.full = True
+
+    def unit() -> int:
+        model.train(gradient_steps=10, batch_size=BATCH)
+        return 10
+
+    return unit
+
+
+def matrix_products() -> Callable[[], int]:
+    import torch
+
+    a, b = torch.randn(BATCH, HIDDEN), torch.randn(HIDDEN, HIDDEN)
+    out = torch.empty(BATCH, HIDDEN)
+    per_update = round(flop_per_update() / (2.0 * BATCH * HIDDEN * HIDDEN))
+
+    def unit() -> int:
+        for _ in range(10 * per_update):
+            torch.mm(a, b, out=out)
+        return 10
+
+    return unit
+
+
+CONTENDERS = {
+    "tickrate": tickrate_updates,
+    "stable-baselines3": stable_baselines3_updates,
+    "matrix products": matrix_products,
+}
+
+
+def contend(name: str, threads: int) -> None:
+    """Serve windows: for each line with a number of seconds on stdin, work that long and print [updates, seconds]."""
+    import torch
+
+    torch.set_num_threads(threads)
+    unit = CONTENDERS[name]()
+    for _ in range(5):
+        unit()
+    print(json.dumps({"torch": torch.__version__}), flush=True)
+    for line in sys.stdin:
+        updates, begin = 0, time.perf_counter()
+        end = begin + float(line)
+        while time.perf_counter() < end:
+            updates += unit()
+        print(json.dumps([updates, time.perf_counter() - begin]), flush=True)
+
+
+# --- the run -----------------------------------------------------------------------------------------------------------
+
+
+class Contender:
+    """A contender's process."""
+
+    def __init__(self, name: str, threads: int, python: str) -> None:
+        self.name = name
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        environment["PYTHONPATH"] = str(ROOT)
+        self._process = subprocess.Popen(
+            [python, __file__, "--contend", name, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def read(self, limit_s: float) -> object:
+        """Return its next line, or end the benchmark if none comes in time."""
+        ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
+        line = self._process.stdout.readline() if ready else ""
+        if not line:
+            raise SystemExit(f"{self.name}: no answer within {limit_s:.0f} s (its error is above)")
+        return json.loads(line)
+
+    def rate(self, seconds: float) -> float:
+        """Work for a window; return updates a second."""
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        updates, took = self.read(seconds + WINDOW_LIMIT_S)
+        return updates / took
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout=10)
+        self._process.stdout.close()
+
+
+def compete(threads: int, peer: str, pairs: int, window_s: float) -> float:
+    """Run all contenders in turn with so many threads; print a table and return the ratio."""
+    pythons = {"tickrate": sys.executable, "stable-baselines3": peer, "matrix products": sys.executable}
+    contenders = [Contender(name, threads, python) for name, python in pythons.items()]
+    rates: dict[str, list[float]] = {name: [] for name in pythons}
+    try:
+        versions = [contender.read(START_LIMIT_S)["torch"] for contender in contenders]
+        if len(set(versions)) > 1:
+            print(f"note: torch differs between the contenders: {versions}")
+        for pair in range(pairs):
+            for contender in contenders if pair % 2 == 0 else contenders[::-1]:
+                time.sleep(0.3)  # a contender's idle OpenMP threads spin for a while before they sleep
+                rates[contender.name].append(contender.rate(window_s))
+    finally:
+        for contender in contenders:
+            contender.close()
+    ours, theirs, bound = (statistics.median(rates[name]) for name in pythons)
+    ratio = statistics.median(
+        a / b for a, b in zip(rates["tickrate"], rates["stable-baselines3"], strict=True)
+    )
+    gflops = bound * flop_per_update() / 1e9
+    print(
+        f"| {threads} | {ours:.0f} | {theirs:.0f} | **{ratio:.2f}** | {BARS[threads]} | "
+        f"{gflops:.0f} | {bound:.0f} | {ours / bound:.0%} | {theirs / bound:.0%} |"
+    )
+    return ratio
+
+
+def peer_python(given: str | None) -> str:
+    """Return an interpreter that has the peer; make its virtual environment if it is missing."""
+    if given is not None:
+        return given
+    python = ROOT / ".venv-peer" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not python.exists():
+        print(f"making {python.parent.parent} with {PEER}")
+        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
+    probe = subprocess.run(
+        [str(python), "-c", "import stable_baselines3"], stderr=subprocess.DEVNULL, check=False
+    )
+    if probe.returncode:
+        command = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), PEER]
+        subprocess.run(command, check=True)
+    return str(python)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter windows, the same bars")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a bar is not met")
+    parser.add_argument("--peer", metavar="PYTHON", help="interpreter that has stable-baselines3")
+    parser.add_argument("--contend", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.contend:
+        contend(arguments.contend, arguments.threads)
+        return 0
+    peer = peer_python(arguments.peer)
+    pairs, window_s = (5, 1.5) if arguments.quick else (9, 2.5)
+    print(f"SAC updates a second, sampling included; {platform.platform()}, {os.cpu_count()} CPUs")
+    print(f"{HIDDEN}x{HIDDEN}, batch {BATCH}, {OBSERVATION} observations, {ACTION} actions; ", end="")
+    print(f"{flop_per_update() / 1e9:.2f} GFLOP an update; median of {pairs} windows of {window_s} s each")
+    print(
+        "| threads | tickrate | SB3 | ratio | bar | GFLOP/s of torch.mm | bound | our share | SB3's share |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    usable = {threads: bar for threads, bar in BARS.items() if threads <= (os.cpu_count() or 1)}
+    failed = [threads for threads, bar in usable.items() if compete(threads, peer, pairs, window_s) < bar]
+    for threads in BARS.keys() - usable.keys():
+        print(f"not run: {threads} threads on {os.cpu_count()} CPU")
+    for threads in failed:
+        print(f"BELOW THE BAR with {threads} threads")
+    return 1 if failed and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

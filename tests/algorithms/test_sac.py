@@ -1,0 +1,272 @@
+"""One SAC update: what it computes with, what it leaves alone, what it survives, and what comes back."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tickrate.algorithms.sac import SAC
+from tickrate.algorithms.sac_config import SACConfig
+from tickrate.errors import ConfigError, PolicyError, RunFolderError
+from tickrate.policy import Policy
+
+SMALL = {"hidden": (16, 16), "batch_size": 16}
+RECIPES = {"plain": SACConfig.plain(**SMALL), "crossq": SACConfig.crossq(**SMALL)}
+
+
+@pytest.fixture(params=list(RECIPES))
+def config(request):
+    return RECIPES[request.param]
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operators that run under it, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+HOST_WAITS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "unique"}
+
+
+def test_an_update_never_asks_the_device_for_a_value(config, make_sac, make_batch):
+    sac = make_sac(config)
+    with Operations() as operations:
+        for step in range(2 * config.policy_delay):
+            metrics = sac.update(make_batch(seed=step))
+    assert "baddbmm" in operations.counts, "the watch saw no operator: it is blind"
+    assert not HOST_WAITS & operations.counts.keys()
+    with Operations() as operations:
+        float(metrics["critic_loss"])
+    assert HOST_WAITS & operations.counts.keys(), "the watch does not see float()"
+
+
+def test_no_gradient_is_computed_that_nobody_uses(make_sac, make_batch):
+    sac = make_sac(RECIPES["plain"])
+    with Operations() as operations:
+        sac.update(make_batch())
+    # Forward, 3 layers each: actor on s', target critics, critics, actor on s, critics. Backward: critics
+    # 3 weights + 2 inputs; in the actor's step critics 3 inputs and no weight, actor 3 weights + 2 inputs.
+    assert operations.counts["baddbmm"] == 15
+    assert operations.counts["bmm"] == 5 + 3 + 5
+
+
+def test_the_actors_step_leaves_the_critics_alone(make_sac, make_batch):
+    frozen = make_sac(SACConfig.crossq(**SMALL, policy_delay=1000))
+    both = make_sac(SACConfig.crossq(**SMALL, policy_delay=1))
+    for sac in (frozen, both):
+        sac.update(make_batch())
+    for a, b in zip(
+        frozen.networks.critics.state_dict().values(),
+        both.networks.critics.state_dict().values(),
+        strict=True,
+    ):
+        assert torch.equal(a, b), "weights and running statistics of the critics belong to the critics' step"
+
+
+def test_the_actor_moves_at_every_third_critic_update(make_sac, make_batch):
+    sac = make_sac(RECIPES["crossq"])
+    weights = sac.networks.actor.layers[0].weight
+    moved = []
+    for step in range(6):
+        before = weights.detach().clone()
+        sac.update(make_batch(seed=step))
+        moved.append(not torch.equal(before, weights))
+    assert moved == [False, False, True, False, False, True]
+
+
+def test_acting_for_the_target_does_not_move_the_actors_statistics(make_sac, make_batch):
+    sac = make_sac(SACConfig.crossq(**SMALL, policy_delay=2))
+    statistics = sac.networks.actor.norms[0].running_mean
+    sac.update(make_batch())
+    assert not statistics.any()
+    sac.update(make_batch())
+    assert statistics.any()
+
+
+def test_actions_are_scaled_from_environment_units(make_sac, make_batch):
+    seen = {}
+
+    def values(networks, transition, next_action):
+        seen["action"] = transition.action
+        return functions.values(networks, transition, next_action)
+
+    sac = make_sac(RECIPES["plain"], low=-1.0, high=3.0)
+    functions = sac.functions
+    sac.functions = type(functions)(values=values)
+    sac.update(make_batch(size=3, action=np.array([[-1.0, 3.0], [1.0, 1.0], [2.0, 0.0]], np.float32)))
+    torch.testing.assert_close(seen["action"], torch.tensor([[-1.0, 1.0], [0.0, 0.0], [0.5, -0.5]]))
+    # -1 nat a component of the scaled action; each component is stretched by 2: log 2 more nats.
+    assert sac.target_entropy == pytest.approx(2 * (-1.0 + np.log(2.0)))
+
+
+def test_a_fixed_temperature_stays(make_sac, make_batch):
+    sac = make_sac(SACConfig.plain(**SMALL, learn_temperature=False, initial_temperature=0.3))
+    for step in range(3):
+        metrics = sac.update(make_batch(seed=step))
+    assert float(metrics["alpha"]) == pytest.approx(0.3)
+
+
+def test_critic_reads_leaves_that_the_actor_does_not(make_sac, make_batch):
+    config = SACConfig.plain(**SMALL, groups={"actor": ("scan",), "critic": ("scan", "speed")})
+    sac = make_sac(config)
+    sac.update(make_batch())
+    policy = Policy.from_bytes(sac.policy_bytes(0))
+    assert policy.contract.groups == {"actor": ("scan",), "critic": ("scan", "speed")}
+    action, _, _ = policy.act({"scan": np.zeros((1, 3), np.float32)}, policy.initial_state(1))
+    assert action.shape == (1, 2)
+
+
+def test_same_seed_same_learner_and_another_seed_another(config, make_sac, make_batch):
+    states = []
+    for seed in (5, 5, 6):
+        sac = make_sac(config, seed=seed)
+        for step in range(3):
+            sac.update(make_batch(seed=step))
+        states.append(sac.state())
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+    assert not all(np.array_equal(states[0][name], states[2][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_resume_after_200_updates_is_bit_equal(config, normalise, make_sac, make_batch):
+    changed = type(config)(**{**vars(config), "normalise_observations": normalise})
+    sac = make_sac(changed)
+    sac.observe(make_batch(100).observation)
+    for step in range(200):
+        sac.update(make_batch(seed=step))
+    saved = sac.state()
+    fresh = make_sac(changed, seed=99)
+    fresh.restore(saved)
+    assert fresh.policy_bytes(1) == sac.policy_bytes(1)
+    for step in range(200, 204):
+        first, second = sac.update(make_batch(seed=step)), fresh.update(make_batch(seed=step))
+        for name in ("critic_loss", "q_mean", "target_mean"):
+            assert torch.equal(first[name], second[name])
+    after, resumed = sac.state(), fresh.state()
+    assert after.keys() == resumed.keys()
+    for name in after:
+        np.testing.assert_array_equal(after[name], resumed[name], err_msg=name)
+    assert saved["updates"] == 200, "state() must be a copy, not a view"
+
+
+def test_a_state_that_does_not_fit_changes_nothing(config, make_sac, make_batch):
+    sac = make_sac(config)
+    sac.update(make_batch())
+    before = sac.state()
+    other = make_sac(config, seed=9).state()
+    broken = [
+        {name: value for name, value in other.items() if name != "adam/alpha/0/exp_avg"},
+        {**other, "networks/critic_of_old": np.zeros(1, np.float32)},
+        {**other, "networks/log_alpha": np.zeros(2, np.float32)},
+    ]
+    words = ["adam/alpha/0/exp_avg", "networks/critic_of_old", "networks/log_alpha"]
+    for state, word in zip(broken, words, strict=True):
+        with pytest.raises(RunFolderError, match=word):
+            sac.restore(state)
+        for name, value in sac.state().items():
+            np.testing.assert_array_equal(value, before[name])
+
+
+def test_plain_state_does_not_fit_crossq(make_sac):
+    with pytest.raises(RunFolderError, match="another configuration"):
+        make_sac(RECIPES["crossq"]).restore(make_sac(RECIPES["plain"]).state())
+
+
+@pytest.mark.parametrize("leaf", ["reward", "observation", "next_observation", "action"])
+def test_a_batch_that_is_not_finite_is_skipped_and_counted(config, leaf, make_sac, make_batch, caplog):
+    sac = make_sac(config)
+    sac.update(make_batch())
+    before = sac.state()
+    batch = make_batch(seed=1)
+    column = getattr(batch, leaf)
+    (column["scan"] if isinstance(column, dict) else column)[3] = np.nan
+    with caplog.at_level(logging.WARNING):
+        first, second = sac.update(batch), sac.update(batch)
+    assert (first["skipped_updates"], second["skipped_updates"]) == (1, 2)
+    assert len(caplog.records) == 1, "told once, counted afterwards"
+    if isinstance(column, dict):
+        assert "scan" in caplog.text
+    after = sac.state()
+    assert after.pop("skipped") == 2
+    for name, value in after.items():
+        np.testing.assert_array_equal(value, before[name])
+    assert np.isfinite(float(sac.update(make_batch(seed=2))["critic_loss"]))
+
+
+def test_a_loss_that_is_not_finite_changes_no_weight(config, make_sac, make_batch):
+    sac = make_sac(config)
+    sac.update(make_batch())
+    before = {name: value.clone() for name, value in sac.networks.critics.named_parameters()}
+    sac.update(make_batch(reward=np.full(16, 3e38, np.float32)))  # finite; its square is not
+    for name, value in sac.networks.critics.named_parameters():
+        assert torch.equal(value, before[name])
+
+
+def test_a_diverged_policy_is_not_handed_out(config, make_sac):
+    sac = make_sac(config)
+    with torch.no_grad():
+        sac.networks.actor.layers[1].weight[0, 0, 0] = float("nan")
+    with pytest.raises(PolicyError, match=r"layer\.1\.weight.*diverged"):
+        sac.policy_bytes(0)
+
+
+def test_folded_policy_equals_the_torch_actor(config, make_sac, make_batch):
+    changed = type(config)(**{**vars(config), "normalise_observations": True})
+    sac = make_sac(changed, low=-2.0, high=0.5)
+    sac.observe({"speed": np.random.default_rng(0).normal(9, 3, (64, 1)), "scan": np.ones((64, 3))})
+    for step in range(30):
+        sac.update(make_batch(seed=step))
+    policy = Policy.from_bytes(sac.policy_bytes(7), seed=0)
+    assert policy.contract.policy_version == 7
+    batch = make_batch(1000, seed=5)
+    flat = torch.from_numpy(np.concatenate([batch.observation["speed"], batch.observation["scan"]], 1))
+    with torch.no_grad():
+        expected, _ = sac.networks.act(flat, torch.zeros(1000, 2))
+    action, _, _ = policy.act(batch.observation, policy.initial_state(1000), deterministic=True)
+    np.testing.assert_allclose(action, -0.75 + 1.25 * expected.numpy(), atol=1e-5)
+
+    white = Policy.from_bytes(
+        make_sac(type(config)(**{**vars(config), "noise_correlation": 0.0})).policy_bytes(0), seed=3
+    )
+    noisy, state, _ = white.act(batch.observation, white.initial_state(1000))
+    reference = make_sac(config)
+    with torch.no_grad():
+        expected, _ = reference.networks.act(flat, torch.from_numpy(state["noise"]))
+    np.testing.assert_allclose(noisy, expected.numpy(), atol=1e-5)
+
+
+def test_normalisation_without_observations_is_an_error(make_sac, make_batch):
+    sac = make_sac(SACConfig.plain(**SMALL, normalise_observations=True))
+    with pytest.raises(ConfigError, match="observe"):
+        sac.update(make_batch())
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3),
+        spaces.Box(-np.inf, np.inf, (2,)),
+        spaces.Box(np.array([-1, 0], np.float32), np.array([1, 0], np.float32)),
+        spaces.Box(0, 5, (2,), np.int32),
+    ],
+)
+def test_action_spaces_that_sac_cannot_act_in_are_refused(space):
+    with pytest.raises(ConfigError):
+        SAC(
+            RECIPES["plain"],
+            {"x": spaces.Box(-1, 1, (1,))},
+            space,
+            seed=0,
+            period_s=0.0,
+            action_buffer_length=0,
+        )

@@ -1,0 +1,159 @@
+"""SAC finds the known answers of the probe environments, through the real record format and replay."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tickrate.algorithms.sac import SAC
+from tickrate.algorithms.sac_config import SACConfig
+from tickrate.data.replay import Replay
+from tickrate.data.schema import Flag, RecordSchema
+from tickrate.policy import Policy
+from tickrate.testing.probes import PROBES, Probe, ProbeEnv
+
+QUICK = {
+    "hidden": (32, 32),
+    "batch_size": 64,
+    "learning_rate": 3e-3,
+    "initial_temperature": 1e-3,
+    "learn_temperature": False,
+}
+LONG = pytest.mark.long
+RECIPES = {
+    "plain": SACConfig.plain(**QUICK, target_rate=0.05),
+    "crossq": SACConfig.crossq(**{**QUICK, "learning_rate": 1e-3}, batch_norm_momentum=0.1, policy_delay=1),
+}
+
+
+def random_play(env, steps, **replay_options):
+    """Return a replay of whole episodes of random actions, at least ``steps`` transitions."""
+    schema = RecordSchema.from_spaces({"value": env.observation_space}, env.action_space)
+    replay = Replay(schema, 4 * steps, **replay_options)
+    env.action_space.seed(0)
+    episode = 0
+    while len(replay) < steps:
+        observation, _ = env.reset(seed=episode)
+        ended, step = False, 0
+        while not ended:
+            action = env.action_space.sample()
+            following, reward, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
+            row = schema.empty(2 if ended else 1)
+            at = {"stream": 0, "episode": episode}
+            flags = Flag.TERMINATED * terminated | Flag.TRUNCATED * truncated
+            schema.pack(
+                row[0], {"value": observation}, step=step, flags=flags, action=action, reward=reward, **at
+            )
+            if ended:
+                schema.pack(row[1], {"value": following}, step=step + 1, flags=Flag.FINAL, **at)
+            replay.add(row)
+            observation, step = following, step + 1
+        episode += 1
+    return replay
+
+
+def learn(config, env, updates, steps=500, **replay_options):
+    replay = random_play(env, steps, **replay_options)
+    sac = SAC(
+        config,
+        {"value": env.observation_space},
+        env.action_space,
+        seed=0,
+        period_s=0.0,
+        action_buffer_length=0,
+    )
+    if config.normalise_observations:
+        sac.observe(replay.sample(1000).observation)
+    for _ in range(updates):
+        sac.update(replay.sample(config.batch_size))
+    return sac, replay
+
+
+def values(sac, observations):
+    """Return the critics' mean value of random actions on each observation."""
+    rows = torch.tensor(observations, dtype=torch.float32)
+    actions = torch.rand((len(rows), 1), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.no_grad():
+        return sac.networks.values(rows, actions).mean(0).numpy()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        ("plain", "constant_reward"),
+        ("plain", "observed_reward"),
+        ("plain", "discount"),
+        ("crossq", "observed_reward"),
+        ("crossq", "discount"),
+    ],
+)
+def test_values_are_those_of_the_probe(recipe, name):
+    sac, replay = learn(RECIPES[recipe], ProbeEnv(name), 500, gamma=0.9)
+    seen = replay.sample(16).observation["value"]
+    expected = [PROBES[name].value(o, 0.9) for o in seen]
+    np.testing.assert_allclose(values(sac, seen), expected, atol=0.1)
+
+
+# Not chosen_action with crossq: its observation never changes, so batch norm has no spread to divide by.
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("plain", "chosen_action"), ("plain", "observed_action"), ("crossq", "observed_action")],
+)
+def test_actions_are_those_of_the_probe(recipe, name):
+    sac, replay = learn(RECIPES[recipe], ProbeEnv(name), 800, gamma=0.9)
+    policy = Policy.from_bytes(sac.policy_bytes(0), seed=0)
+    seen = replay.sample(16).observation
+    action, _, _ = policy.act(seen, policy.initial_state(16), deterministic=True)
+    expected = [[PROBES[name].best_action(o)] for o in seen["value"]]
+    np.testing.assert_allclose(action, expected, atol=0.15)
+
+
+@pytest.mark.parametrize("recipe", ["crossq", pytest.param("plain", marks=LONG)])
+def test_the_action_buffer_reaches_the_policy(recipe):
+    sac, _ = learn(RECIPES[recipe], ProbeEnv("action_buffer"), 1000, gamma=0.5)
+    policy = Policy.from_bytes(sac.policy_bytes(0), seed=0)
+    env = ProbeEnv("action_buffer")
+    observation, _ = env.reset(seed=1)
+    total, ended = 0.0, False
+    while not ended:
+        action, _, _ = policy.act({"value": observation[None]}, policy.initial_state(1), deterministic=True)
+        observation, reward, terminated, truncated, _ = env.step(action[0])
+        total, ended = total + reward, terminated or truncated
+    assert total > 0.85 * env.probe.horizon
+
+
+@pytest.mark.parametrize(
+    ("recipe", "n_step", "updates"),
+    [
+        ("plain", 3, 800),
+        pytest.param("plain", 1, 2500, marks=LONG),
+        pytest.param("crossq", 1, 2500, marks=LONG),
+        pytest.param("crossq", 3, 2500, marks=LONG),
+    ],
+)
+def test_a_time_limit_bootstraps_from_the_true_final_observation(recipe, n_step, updates):
+    # Reward 1 in each step, limit 50, gamma 0.99: Q is 100 at every step. Without bootstrapping at the limit
+    # it would be 39.5 at the first step and 1 at the last.
+    env = ProbeEnv(Probe(horizon=50, reward=lambda m: 1.0, value=None, truncates=True, observes="step"))
+    config = replace(RECIPES[recipe], target_rate=0.2, learning_rate=1e-2, normalise_observations=True)
+    sac, _ = learn(config, env, updates, gamma=0.99, n_step=n_step)
+    np.testing.assert_allclose(values(sac, [[0.0], [10.0], [25.0], [49.0]]), 100.0, rtol=0.25)
+
+
+@pytest.mark.parametrize("recipe", list(RECIPES))
+def test_a_termination_does_not_bootstrap(recipe):
+    # Five steps, then the episode really ends: 1 at the last step, (1 - 0.9^5) / 0.1 = 4.1 at the first.
+    env = ProbeEnv(Probe(horizon=5, reward=lambda m: 1.0, value=None, observes="step"))
+    config = replace(RECIPES[recipe], normalise_observations=True)
+    sac, _ = learn(config, env, 700, gamma=0.9)
+    np.testing.assert_allclose(values(sac, [[0.0], [4.0]]), [4.095, 1.0], atol=0.4)

@@ -1,0 +1,1 @@
+"""Algorithms learn: ``update(batch) -> metrics``. They never see an environment or a socket."""

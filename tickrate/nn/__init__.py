@@ -1,0 +1,1 @@
+"""Networks in torch: batched ensembles, normalisers, the squashed Gaussian, folding to affine layers."""

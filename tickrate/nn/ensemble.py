@@ -1,0 +1,95 @@
+"""Layers for several networks at once: one batched matrix product instead of one product per member.
+
+Activations are ``(members, batch, features)``. A single network is an ensemble of one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class EnsembleLinear(nn.Module):
+    """``members`` independent affine layers, computed as one batched product.
+
+    Weights start as in `torch.nn.Linear`, uniform in +-1/sqrt(inputs).
+
+    Args:
+        members: number of networks.
+        inputs: features in.
+        outputs: features out.
+        generator: source of the initial values (CPU).
+        gain: factor on the initial weights and biases.
+    """
+
+    def __init__(
+        self, members: int, inputs: int, outputs: int, *, generator: torch.Generator, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        bound = gain / math.sqrt(inputs)
+        self.weight = nn.Parameter(_uniform((members, inputs, outputs), bound, generator))
+        """``(members, inputs, outputs)``, float32."""
+        self.bias = nn.Parameter(_uniform((members, 1, outputs), bound, generator))
+        """``(members, 1, outputs)``, float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``(members, batch, inputs)`` to ``(members, batch, outputs)``."""
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class EnsembleBatchNorm(nn.Module):
+    """Batch normalisation per member and feature (arXiv 1502.03167), with learned scale and shift.
+
+    Args:
+        members: number of networks.
+        features: features of each.
+        momentum: weight of the newest batch in the running statistics.
+        eps: added to the variance.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, members: int, features: int, *, momentum: float = 0.01, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.members, self.features = members, features
+        self.momentum, self.eps = momentum, eps
+        channels = members * features
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor, batch_statistics: bool) -> Tensor:
+        """Normalise ``(members, batch, features)``.
+
+        With ``batch_statistics`` the batch's own mean and variance are used and the running ones move
+        towards them (the variance without bias, as in torch); otherwise the running ones are used.
+        """
+        batch = x.shape[1]
+        channels = x.transpose(0, 1).reshape(batch, self.members * self.features)
+        y = functional.batch_norm(
+            channels,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            training=batch_statistics,
+            momentum=self.momentum,
+            eps=self.eps,
+        )
+        return y.view(batch, self.members, self.features).transpose(0, 1)
+
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """Return this layer with running statistics: scale and shift, ``(members, 1, features)``."""
+        scale = self.weight.double() / torch.sqrt(self.running_var.double() + self.eps)
+        shift = self.bias.double() - self.running_mean.double() * scale
+        shape = (self.members, 1, self.features)
+        return scale.view(shape), shift.view(shape)
+
+
+def _uniform(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> Tensor:
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
