@@ -18,16 +18,20 @@ from tickrate.errors import RunFolderError
 
 OnExisting = Literal["refuse", "resume", "replace"]
 KEPT_CHECKPOINTS = 2
+"""Complete checkpoints that stay; older ones are deleted once a newer one is complete."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` so that a crash leaves either the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ class RunFolder:
     def best_policy(self) -> Path:
         """The policy with the best evaluation so far."""
         return self.path / "best.policy"
+
+    @property
+    def best(self) -> Path:
+        """Score and version of the best policy, as JSON."""
+        return self.path / "best.json"
 
     @property
     def latest_policy(self) -> Path:
@@ -94,10 +103,14 @@ class RunFolder:
     def prepare(self, on_existing: OnExisting) -> None:
         """Create the folder, or decide what a folder that is there means, before any device is touched.
 
+        A folder whose run never got as far as one episode or checkpoint (a device that was not there, a typo)
+        counts as empty: the next attempt takes it over.
+
         Raises:
             RunFolderError: if it holds a run and ``on_existing`` is "refuse", or nothing can be resumed.
         """
         holds_run = self.experiment.exists()
+        begun = self.episodes.exists() or self.latest_checkpoint() is not None
         if on_existing == "resume":
             if not holds_run:
                 raise RunFolderError(f"{self.path} holds no run to resume (no {self.experiment.name} in it)")
@@ -105,7 +118,7 @@ class RunFolder:
                 raise RunFolderError(
                     f"{self.path} has no complete checkpoint to resume from: start it anew with --replace"
                 )
-        elif holds_run and on_existing == "refuse":
+        elif holds_run and begun and on_existing == "refuse":
             raise RunFolderError(
                 f"{self.path} holds a run already: continue it with --resume, start it anew with --replace, "
                 "or choose another --name"
@@ -118,9 +131,16 @@ class RunFolder:
         self.checkpoints.mkdir(exist_ok=True)
 
     def next_boot(self) -> int:
-        """Return how often the workers of this run were started before, and count one more."""
+        """Return how often the workers of this run were started before, and count one more.
+
+        Raises:
+            RunFolderError: if the count cannot be read.
+        """
         file = self.path / "boot"
-        boot = int(file.read_text()) + 1 if file.exists() else 0
+        try:
+            boot = int(file.read_text(encoding="utf-8")) + 1 if file.exists() else 0
+        except ValueError as error:
+            raise RunFolderError(f"{file} holds no number, so that episodes cannot be numbered on: {error}") from error
         write_atomically(file, str(boot).encode())
         return boot
 
@@ -130,21 +150,24 @@ class RunFolder:
         return complete[-1] if complete else None
 
     def begin_checkpoint(self, step: int) -> Path:
-        """Return a fresh hidden folder to write the parts of a checkpoint into."""
+        """Return a fresh hidden folder to write the parts of a checkpoint into; what a crash left is removed."""
+        for left in self.checkpoints.glob(".step-*"):
+            shutil.rmtree(left)
         temporary = self.checkpoints / f".step-{step:012d}.tmp"
-        if temporary.exists():
-            shutil.rmtree(temporary)
         temporary.mkdir(parents=True)
         return temporary
 
     def finish_checkpoint(self, temporary: Path, step: int) -> Path:
         """Make the checkpoint real by one rename, and drop all but the newest few."""
-        final = self.checkpoints / f"step-{step:012d}"
-        if final.exists():
-            shutil.rmtree(final)
+        name = f"step-{step:012d}"
+        number = 0
+        while (final := self.checkpoints / (name if number == 0 else f"{name}.{number:03d}")).exists():
+            number += 1  # a second checkpoint at the same step stands beside the first: there is always a whole one
         temporary.rename(final)
         for old in sorted(self.checkpoints.glob("step-*"))[:-KEPT_CHECKPOINTS]:
-            shutil.rmtree(old)
+            hidden = old.with_name(f".{old.name}.old")  # half deleted, it must not be taken for a checkpoint
+            old.rename(hidden)
+            shutil.rmtree(hidden)
         return final
 
 
@@ -163,7 +186,7 @@ def load_state(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """
     try:
         state = load_file(folder / "algorithm.safetensors")
-        counters = json.loads((folder / "counters.json").read_text())
+        counters = json.loads((folder / "counters.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, SafetensorError) as error:
         raise RunFolderError(f"checkpoint {folder} cannot be read: {error}") from error
     if not isinstance(counters, dict):
