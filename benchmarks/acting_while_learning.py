@@ -52,7 +52,7 @@ RECORD = struct.Struct("<dB")
 def experiment_in(folder: Path) -> object:
     """Return the demo's experiment, with the learner as fast as it goes and a device that logs its commands."""
     changes = {
-        "environment.id": "logged_circuit:LoggedCircuit",
+        "environment.id": "_logged_circuit:LoggedCircuit",
         "environment.kwargs": {"log": str(folder / "commands.bin")},
         "environment.realtime": {
             "time_step_duration": PERIOD_S,
