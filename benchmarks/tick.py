@@ -1,11 +1,11 @@
 """The clock against rtgym's: lateness of the command, CPU per step, time-outs, drift.
 
 Contenders take turns in short segments of one run, each in its own process: a bare sleep loop, rtgym's two
-variants (in their own virtual environment), and tickrate's cheap and precise modes with all checks on. The same
-device, defined below, is driven by all; it notes when it is told a command. The lateness of a command is the time
-from its point on the contender's own absolute grid. For lateness nothing is dropped (an infinite time-out, late
-steps caught up), so that the k-th command is compared with the k-th point; time-outs are counted in segments of
-their own with factor 1 and every other setting at its default.
+variants (in their own virtual environment), and tickrate's cheap and precise modes with all checks on. The
+same device, defined below, is driven by all; it notes when it is told a command. The lateness of a command
+is the time from its point on the contender's own absolute grid. For lateness nothing is dropped (an infinite
+time-out, late steps caught up), so that the k-th command is compared with the k-th point; time-outs are
+counted in segments of their own with factor 1 and every other setting at its default.
 
     python benchmarks/tick.py [--quick] [--check] [--peer PYTHON]
 
@@ -48,7 +48,7 @@ BARS = {
 """Largest allowed ratio to rtgym's better variant, by mode, figure and rate."""
 
 
-# ------------------------------------------------------------------------- the worker: one contender, one process
+# ----------------------------------------------------------- the worker: one contender, one process
 
 
 def make_device(base, spaces):
@@ -121,6 +121,19 @@ class Env:
         self.period = period
         self.mangled = "_RealTimeEnvTS" if contender == RTGYM[1] else "_RealTimeEnv"
 
+    def begin(self):
+        """Reset with a new grid (rtgym would catch up with the idle time since the last segment)."""
+        if not self.rtgym:
+            self.env.reset()
+            return
+        timeout, self.env.time_step_timeout = self.env.time_step_timeout, -math.inf
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.env.reset()
+            self.env.step(np.zeros(2, np.float32))
+            self.env.stop()
+        self.env.time_step_timeout = timeout
+
     def planned(self, info):
         """Return the planned start (s) of the step that runs now."""
         if not self.rtgym:
@@ -131,31 +144,29 @@ class Env:
     def run(self, steps):
         """Drive a segment; return lateness (s), CPU (s), time-outs, planned drift (s)."""
         env, action = self.env, np.zeros(2, np.float32)
-        _, info = env.reset()
+        self.begin()
         for _ in range(WARM_UP_STEPS):
             env.step(action)
         device = getattr(env, "interface", None) or getattr(env, f"{self.mangled}__interface")
         log = device.log
-        timed_out, skipped = 0, 0
+        timed_out = 0
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             *_, info = env.step(action)
             first = self.planned(info) if not self.rtgym else None
-            begin, cpu = len(log), time.process_time()
+            cpu = time.process_time()
             for _ in range(steps):
                 *_, info = env.step(action)
                 if not self.rtgym:
                     timed_out += info["timing"]["timed_out"]
-                    skipped += info["timing"]["skipped"]
             cpu = time.process_time() - cpu
             last = self.planned(info)
         if self.rtgym:
             timed_out = sum("timed out" in str(w.message) for w in caught)
-        told = np.array(log[begin:], float)[:steps]
-        if self.rtgym and len(told) > steps:
-            told = told[-steps:]
-        ideal = last - self.period * np.arange(len(told) - 1, -1, -1)
-        drift = 0.0 if first is None else last - first - (steps + skipped) * self.period
+        told = np.array(log[-steps:])
+        ideal = last - self.period * np.arange(steps - 1, -1, -1)
+        periods = 0.0 if first is None else (last - first) / self.period
+        drift = (periods - round(periods)) * self.period  # what separates the plan from the grid it began on
         log.clear()
         return {"late": (told - ideal).tolist(), "cpu": cpu, "timeouts": timed_out, "drift": drift}
 
@@ -176,7 +187,7 @@ def worker(contender):
         print(json.dumps(answer), flush=True)
 
 
-# -------------------------------------------------------------------------------------- the parent: takes turns
+# ----------------------------------------------------------- the parent: takes turns
 
 
 class Contender:
@@ -203,7 +214,6 @@ class Contender:
 
     def end(self):
         self.process.stdin.close()
-        self.process.terminate()
         self.process.wait(10)
         self.process.stdout.close()
 
@@ -260,7 +270,8 @@ def lateness_scene(contenders, hz, load, seconds, verdicts):
 
 def timeout_scene(contenders, hz, load, seconds, verdicts):
     pools = measure(contenders, hz, seconds, 1.0)
-    print(f"\n{hz} Hz, {load}, factor 1: time-outs (bare: wakes over a period late) in {pools['bare']['steps']} steps")
+    steps = pools["bare"]["steps"]
+    print(f"\n{hz} Hz, {load}, factor 1: time-outs (bare: wakes over a period late) in {steps} steps")
     print("  " + ", ".join(f"{name} {pool['timeouts']}" for name, pool in pools.items()))
     allowed = min(pools[name]["timeouts"] for name in RTGYM) + pools["bare"]["timeouts"]
     for mode in OURS:
@@ -270,10 +281,10 @@ def timeout_scene(contenders, hz, load, seconds, verdicts):
 def drift_scene(contenders, seconds, verdicts):
     for contender in (c for c in contenders if c.name in OURS):
         answer = contender.run(1000, round(1000 * seconds), 10.0)
-        drift, timeouts = answer["drift"], answer["timeouts"]
-        print(f"drift of the plan over {seconds:g} s at 1000 Hz, factor 10, {contender.name}: {drift * 1e6:.3f} us, "
+        drift, timeouts = answer["drift"] * 1e6, answer["timeouts"]
+        print(f"{contender.name}: {drift:.3f} us of drift over {seconds:g} s at 1000 Hz, factor 10, "
               f"{timeouts} time-outs")  # fmt: skip
-        verdicts.append((f"{contender.name} drift, us", abs(drift) * 1e6 if not timeouts else math.inf, 1.0))
+        verdicts.append((f"{contender.name} drift, us", abs(drift) if not timeouts else math.inf, 1.0))
 
 
 def peer_python(path):
@@ -288,10 +299,15 @@ def peer_python(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="shorter segments, the same bars")
     parser.add_argument("--check", action="store_true", help="exit 1 if a bar is missed")
     parser.add_argument("--peer", type=Path, default=ROOT / ".venv-peer" / "bin" / "python")
+    parser.add_argument(
+        "--hz", type=int, nargs="+", choices=RATES_HZ, default=RATES_HZ, help="only these rates"
+    )
     parser.add_argument("--worker", choices=CONTENDERS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -307,9 +323,9 @@ def main():
         for load in ("quiet", "busy"):
             neighbour = busy_process() if load == "busy" else None
             try:
-                for hz in RATES_HZ:
+                for hz in args.hz:
                     lateness_scene(contenders, hz, load, seconds, verdicts)
-                for hz in RATES_HZ[1:]:
+                for hz in args.hz:
                     timeout_scene(contenders, hz, load, seconds, verdicts)
             finally:
                 if neighbour is not None:
@@ -328,7 +344,9 @@ def report(verdicts, args):
     print("\nratio to rtgym's better variant (or count, or drift), and its bar:")
     for what, value, bar in verdicts:
         print(f"  {'MISSED' if value > bar else 'ok':8}{what:32}{value:8.2f}  <= {bar:g}")
-    print(f"{len(verdicts) - len(missed)} of {len(verdicts)} bars held" + (" (--quick)" if args.quick else ""))
+    print(
+        f"{len(verdicts) - len(missed)} of {len(verdicts)} bars held" + (" (--quick)" if args.quick else "")
+    )
     return 1 if missed and args.check else 0
 
 

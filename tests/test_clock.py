@@ -54,8 +54,10 @@ def test_the_cheap_clock_sleeps_once_and_is_late_by_the_systems_lateness(system)
 
 
 def test_the_cheap_clock_never_returns_early(system):
-    system(lateness=-0.01)  # a sleep that ends too early is taken up again
+    late = iter([-0.01, -0.002, 0.0])
+    machine = system(lateness=lambda: next(late))  # a sleep that ends too early is taken up again
     assert CheapClock().sleep_until(1000.05) >= 1000.05
+    assert len(machine.sleeps) == 3
 
 
 @pytest.mark.parametrize("period", [0.02, 1 / 30])
@@ -105,7 +107,7 @@ def test_the_margin_settles_at_a_high_quantile(system):
     missed = 0
     for step in range(20_000):
         deadline = machine.time + 0.002
-        late = clock.sleep_until(deadline) - deadline > 2e-6
+        late = clock.sleep_until(deadline) - deadline > 5e-7
         missed += late if step >= 2000 else 0
     assert missed / 18_000 == pytest.approx(clock.SHRINK / (1 + clock.SHRINK), rel=0.25)
 

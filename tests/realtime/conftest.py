@@ -2,20 +2,15 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from tickrate.realtime import RealTimeEnv
 from tickrate.testing import FakeClock, FakeInterface
 
 
-def act(*values):
-    return np.array(values, np.float32)
-
-
 @pytest.fixture
 def bench():
-    """Make environments; ``bench(fake={...}, key=value)`` returns env, device and clock. Closes them after."""
+    """Make environments: ``bench(fake={...}, key=value)`` returns env, device, clock. Closes them after."""
     made = []
 
     def make(fake=None, *, clock="fake", oversleep=0.0, interface=FakeInterface, **config):

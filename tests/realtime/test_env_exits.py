@@ -67,7 +67,9 @@ def leave_by_ctrl_c(b):
         ("reset", leave_by_reset, {}, {}),
     ],
 )
-def test_the_safe_action_is_sent_on_each_way_out_unless_that_way_is_taken_off(bench, way, leave, script, config):
+def test_the_safe_action_is_sent_on_each_way_out_unless_that_way_is_taken_off(
+    bench, way, leave, script, config
+):
     b = bench(fake={"on_capture": script}, safe_action=SAFE, **config)
     b.env.reset()
     b.env.step(act())
@@ -212,3 +214,47 @@ def test_ctrl_c_in_the_middle_of_a_wait_is_prompt(bench):
     timer.join()
     assert time.monotonic() - begin < 5.0
     assert sent(b.device) == [0.0, -1.0]
+
+
+def test_sigterm_at_any_moment_of_an_exit_hangs_nothing():
+    """A signal handler that enters the machinery in the middle of itself must not wait for itself."""
+    for delay in (0.0, 0.002, 0.005, 0.01):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "exit"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        with process:
+            for line in process.stdout:
+                if line.strip() == "-1.0":  # the exit has begun
+                    break
+            time.sleep(delay)
+            process.send_signal(signal.SIGTERM)
+            process.stdout.read()
+            assert process.wait(10.0) in (0, -signal.SIGTERM)
+
+
+def test_a_handler_may_enter_the_watchdog_in_the_middle_of_itself(bench):
+    """SIGUSR1 arrives a few thousand times while the machinery works; the handler uses all of it."""
+    b = bench(clock=None, safe_action=SAFE, time_step_duration=0.001, start_obs_capture=0.001)
+    b.env.reset()
+    before = signal.signal(signal.SIGUSR1, lambda *_: b.env.stop_device())
+    stop = threading.Event()
+
+    def pester():
+        while not stop.is_set():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            stop.wait(2e-4)
+
+    thread = threading.Thread(target=pester)
+    thread.start()
+    try:
+        for _ in range(200):
+            b.env.step(act())
+            b.env.stop_device()
+    finally:
+        stop.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert -1.0 in sent(b.device)

@@ -1,4 +1,4 @@
-"""Interfaces that raise, hang, disconnect or return nonsense: a clear error, the device safe, never a hang."""
+"""Interfaces that raise, hang, disconnect or return nonsense: a clear error, a safe device, never a hang."""
 
 import threading
 import time
@@ -152,7 +152,9 @@ def test_a_wrong_observation_names_the_leaf(bench, returned, message):
     assert_safe(b.device)
 
 
-@pytest.mark.parametrize("answer", [None, (1, 2, 3), ((0.0,), float("nan"), False, {}), ((0.0,), 1.0, False, 7)])
+@pytest.mark.parametrize(
+    "answer", [None, (1, 2, 3), ((0.0,), float("nan"), False, {}), ((0.0,), 1.0, False, 7)]
+)
 def test_a_wrong_answer_of_the_interface_is_explained(bench, answer):
     class Odd(FakeInterface):
         def get_obs_rew_terminated_info(self):
@@ -239,6 +241,11 @@ def hanging(bench, call, release, **config):
     )
 
 
+def step_on(env):
+    for _ in range(3):
+        env.step(act())
+
+
 @pytest.mark.parametrize("call_mode", ["auto", "thread"])
 @pytest.mark.parametrize("call", ["capture", "send", "reset"])
 def test_a_hanging_interface_is_given_up(bench, call, call_mode):
@@ -247,9 +254,7 @@ def test_a_hanging_interface_is_given_up(bench, call, call_mode):
     b.env.reset()
     begin = time.monotonic()
     with pytest.raises(InterfaceTimeout, match=r"did not return within 0.2 s"):
-        for _ in range(3) if call != "reset" else ():
-            b.env.step(act())
-        b.env.reset()
+        b.env.reset() if call == "reset" else step_on(b.env)
     assert time.monotonic() - begin < 5.0  # far below the 30 s of the hang
     assert_safe(b.device)
     release.set()
@@ -284,8 +289,7 @@ def test_a_hang_of_an_overlapping_capture_is_given_up(bench):
     b = hanging(bench, "capture", release, start_obs_capture=0.01)
     b.env.reset()
     with pytest.raises(InterfaceTimeout):
-        for _ in range(3):
-            b.env.step(act())
+        step_on(b.env)
     assert_safe(b.device)
     release.set()
 

@@ -46,7 +46,9 @@ def test_a_command_goes_out_at_the_start_of_the_next_step(bench):
     start = b.clock.now()
     for k in range(3):
         b.env.step(act(0.1 * k))
-    assert [c.time for c in b.device.commands] == pytest.approx([start, start + 0.02, start + 0.04, start + 0.06])
+    assert [c.time for c in b.device.commands] == pytest.approx(
+        [start, start + 0.02, start + 0.04, start + 0.06]
+    )
     assert b.device.capture_times == pytest.approx([start + 0.02, start + 0.04, start + 0.06])
 
 

@@ -86,7 +86,7 @@ def test_a_misspelt_key_is_an_error_that_names_the_nearest(key):
 
 
 def test_a_foreign_key_points_to_interface_kwargs():
-    with pytest.raises(ConfigError, match="'gamepad'.*'interface_kwargs'"):
+    with pytest.raises(ConfigError, match=r"'gamepad'.*'interface_kwargs'"):
         RealTimeConfig.from_mapping({"gamepad": True})
 
 

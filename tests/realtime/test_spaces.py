@@ -24,7 +24,9 @@ ACTIONS = {
 }
 OBSERVATIONS = {
     **{name: space for name, space in ACTIONS.items() if name != "dict"},
-    "nested": spaces.Dict({"pose": spaces.Tuple((ACTIONS["box"], spaces.Discrete(2))), "image": ACTIONS["uint8 box"]}),
+    "nested": spaces.Dict(
+        {"pose": spaces.Tuple((ACTIONS["box"], spaces.Discrete(2))), "image": ACTIONS["uint8 box"]}
+    ),
     "tuple of dict": spaces.Tuple((spaces.Dict({"a": ACTIONS["box"]}), ACTIONS["box"])),
 }
 

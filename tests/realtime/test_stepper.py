@@ -29,7 +29,9 @@ def test_a_slow_capture_overlaps_with_thinking(bench):
     assert np.median(np.diff(times)) == pytest.approx(0.05, rel=0.1)
     offsets = np.array(b.device.capture_times) - times[:6]
     assert np.median(offsets) == pytest.approx(0.025, rel=0.2)
-    assert info["timing"]["observation_age"] == pytest.approx(0.005, abs=0.005)  # data are from the capture's end
+    assert info["timing"]["observation_age"] == pytest.approx(
+        0.005, abs=0.005
+    )  # data are from the capture's end
 
 
 def test_one_persistent_thread_captures(bench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import signal
@@ -57,17 +58,27 @@ class Commander:
         self.armed = False
         _LIVE.add(self)
 
-    def send(self, action: Any) -> None:
-        """Send a checked action.
+    def prepare(self, action: Any) -> Any:
+        """Return what ``send_control`` is to be given for a checked action.
 
         Raises:
             ActionError: if ``act_prepro_func`` makes it non-finite.
+        """
+        if self._prepro is None:
+            return action
+        out = self._prepro(action)
+        if isinstance(out, np.ndarray | float) and not np.isfinite(out).all():
+            raise ActionError(f"act_prepro_func made {out} of the action {action}: nothing was sent")
+        return out
+
+    def send(self, action: Any) -> None:
+        """Send a prepared action.
+
+        Raises:
             InterfaceTimeout: if ``send_control`` hangs.
         """
-        if self._prepro is not None:
-            action = self._prepare(action)
         self.armed = True
-        self._stepper.call("send_control()", self._limit_s, self._interface.send_control, action)
+        self._stepper.step_call("send_control()", self._interface.send_control, action)
 
     def leave(self, way: str) -> bool:
         """Make the device safe if it was commanded and ``way`` is in ``safe_on``; return whether it was."""
@@ -76,8 +87,11 @@ class Commander:
     def make_safe(self) -> bool:
         """Send the safe action within `SAFE_LIMIT_S`; return whether that worked. Failures are logged."""
         try:
-            action = self._safe if self._prepro is None else self._prepare(self._safe)
+            action = self.prepare(copy.deepcopy(self._safe))
             limit = min(SAFE_LIMIT_S, self._limit_s)
+            self._stepper.settle_capture(
+                limit
+            )  # an interface is not called twice at once, if that can be helped
             self._stepper.call("send_control(safe action)", limit, self._interface.send_control, action)
         except DeviceLost as error:
             LOGGER.info("the safe action was not sent, the device is gone: %s", error)
@@ -98,13 +112,6 @@ class Commander:
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _terminated)
-
-    def _prepare(self, action: Any) -> Any:
-        assert self._prepro is not None
-        out = self._prepro(action)
-        if isinstance(out, np.ndarray | float) and not np.isfinite(out).all():
-            raise ActionError(f"act_prepro_func made {out} of the action {action}: nothing was sent")
-        return out
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

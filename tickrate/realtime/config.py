@@ -124,7 +124,7 @@ class RealTimeConfig:
     main thread, not on Windows), else on one thread of the environment; "thread" always there, for drivers
     that hang in native code."""
     clock_mode: str = "cheap"
-    """How to wait: "cheap" sleeps, "precise" sleeps and then spins for at most 0.25 ms a step."""
+    """How to wait: "cheap" sleeps, "precise" sleeps and then spins for at most 0.2 ms a step."""
     realtime_priority: int | None = None
     """SCHED_FIFO priority asked for at the first reset, 1 to 99. None: normal scheduling. A refusal is
     logged."""

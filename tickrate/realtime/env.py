@@ -64,7 +64,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
         self._clock: Clock = clock if clock is not None else make_clock(self.config.clock_mode)
         limits = (self.config.interface_timeout_s, self.config.reset_timeout_s)
-        self._stepper = Stepper(self._clock, self.config.call_mode, min(limits))
+        self._stepper = Stepper(self._clock, self.config.call_mode, *limits)
         try:
             parts = build_parts(self.config, self._stepper)
         except BaseException:
@@ -85,6 +85,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
     def _start_clockwork(self, config: RealTimeConfig) -> None:
         self._grid = TimeGrid(config.time_step_duration, config.time_step_timeout_factor, config.late_policy)
         self._offset = config.capture_offset
+        self._overlapping = config.async_threading and self._offset < self._grid.period
         self._ep_max_length = config.ep_max_length
         self._capture_at = 0.0
         self._values: list[Any] = []
@@ -149,7 +150,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         captured = self._clock.now()
         observation, info = unpack_reset(result)
         self._intake.begin_episode()
-        self._values = self._intake(observation)
+        self._values = self._intake.check(observation)
         self._first_action(interrupted)
         began = self._clock.now()
         if config.real_time:
@@ -237,71 +238,101 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         )
 
     def _step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        clock, grid, before = self._clock, self._grid, self._last
+        # Before the sleep: all that can be done before. Between sleep and command: as little as possible,
+        # for that is how late the command is. After the command: checks, forms, bookkeeping.
+        clock, grid, log, stepper, before = self._clock, self._grid, self._log, self._stepper, self._last
+        get, commander = self.interface.get_obs_rew_terminated_info, self._commander
         entered = clock.now()
         told, changed = (before, False) if action is None else self._action_guard(action, before)
-        paused, waited, lateness = self._paused, False, 0.0
-        if paused:
-            grid.timed_out = True
-        elif entered > grid.due:
-            waited = grid.settle(entered)
-            lateness = entered - grid.end
-        if (
-            self._capture_at - entered > COLLECT_SLACK_S
-            and gc.get_count()[0] > COLLECT_COUNT
-            and gc.isenabled()
-        ):
-            gc.collect(0)
-        collecting = gc.isenabled()
-        gc.disable()
+        outgoing = commander.prepare(self._action_guard.copy(told))
+        waited, lateness = False, 0.0
+        if entered > grid.due or self._paused:
+            waited, lateness = self._enter(entered)
+        at = grid.due if waited else self._capture_at
+        self._steps += 1
+        may_end = self._steps >= self._ep_max_length or self.config.max_observation_age_s is not None
+        applied: list[Any] | None = None
+        terminated, truncated, reason = False, False, None
+        collecting = self._stop_collecting(at - entered)
         try:
-            result, capture, captured = self._capture(grid.due if waited else self._capture_at)
-            observation, reward, terminated, info = unpack_step(result)
-            ready = clock.sleep_until(grid.due) if captured < grid.due and not grid.timed_out else captured
-            if not (waited or paused):
-                lateness = max(0.0, ready - grid.end)
-            if not grid.timed_out and grid.settle(ready):
-                ready = clock.sleep_until(grid.due)
-            self._steps += 1
-            seen = self._seen(info, capture)
-            truncated, reason = self._truncation(info, ready - seen)
-            if terminated or truncated:
-                applied = self._end_episode(terminated, told, before)
-            elif action is not None:
-                self._send(told)
+            direct = stepper.arm(_CAPTURE, at - entered)
+            if stepper.capturing:
+                result = stepper.finish_capture(_CAPTURE)
+                capture, ready = stepper.capture_start, stepper.capture_end
+                direct = stepper.arm(_CAPTURE, 0.0)
+            else:
+                capture = clock.sleep_until(at)
+                result = get() if direct else stepper.step_call(_CAPTURE, get)
+                ready = clock.now()
+            captured, late = ready, ready - grid.due
+            if late < 0.0 or late >= grid.period or late >= grid.timeout or grid.timed_out:
+                ready, lateness = self._settle(ready, waited, lateness)
+            elif not waited:
+                lateness = ready - grid.end
+            try:
+                ends = may_end or result[2] or "truncated" in result[3]
+            except (TypeError, IndexError):
+                ends = True  # no answer that can be used: unpacking it says why
+            if ends:
+                _, _, terminated, info = unpack_step(result)
+                truncated, reason = self._truncation(info, ready - self._seen(info, capture))
             timed_out, skipped, due = grid.timed_out, grid.skipped, grid.due
-            if not (terminated or truncated):
+            if terminated or truncated:
+                applied = self._end_episode(terminated, before)
+            else:
+                if action is not None:
+                    commander.armed = True
+                    if direct:
+                        stepper.calling("send_control()")
+                        self.interface.send_control(outgoing)
+                    else:
+                        commander.send(outgoing)
+                    if self._bench is not None:
+                        self._bench.send(ready, clock.now())
                 grid.advance(ready)
                 due = grid.start
-                self._plan_capture()
+                if self._overlapping:
+                    self._plan_capture()
+                else:
+                    self._capture_at = due + self._offset
         except DeviceLost as error:
             return self._lost(error, told)
         finally:
+            stepper.disarm()
             if collecting:
                 gc.enable()
-        self._paused = False
-        overrun = lateness >= min(grid.timeout, grid.period)
-        self._log.record(ready, lateness, overrun, timed_out and not paused, skipped)
+        observation, reward, terminated, info = unpack_step(result)
+        log.record(ready, lateness)
+        overrun = lateness >= grid.timeout or lateness >= grid.period
+        if overrun:
+            log.overruns += 1
+            log.skipped += skipped
+        if self._paused:
+            self._paused = timed_out = False
+        elif timed_out:
+            log.timeouts += 1
         self._buffer.push(told)
         self._last = told
         returned = self._hand_out(observation, info)
         info["timing"] = {
             "start": due,
             "capture": capture,
-            "observation_age": ready - seen,
+            "observation_age": ready - self._seen(info, capture),
             "lateness": lateness,
             "skipped": skipped,
-            "timed_out": timed_out and not paused,
+            "timed_out": timed_out,
             "overrun": overrun,
-            "overruns": self._log.overruns,
+            "overruns": log.overruns,
         }
         if changed:
-            info["applied_action"] = self._copy_of(told)
+            info["applied_action"] = self._action_guard.copy(told)
         if terminated or truncated:
             self._after_episode(info, applied, reason, terminated)
+            truncated = truncated and not terminated
         if self._bench is not None:
+            self._bench.capture(capture, captured)
             self._bench.step(entered, ready, clock.now())
-        return returned, reward, terminated, truncated and not terminated, info
+        return returned, reward, terminated, truncated, info
 
     def _lock_step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Send once, capture, return: the world waits, so the observation shows the action's effect."""
@@ -310,66 +341,83 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         try:
             if action is not None:
                 self._send(told)
-            result, capture, captured = self._capture(entered)
+            capture = self._clock.now()
+            result = self._stepper.step_call(_CAPTURE, self.interface.get_obs_rew_terminated_info)
+            captured = self._clock.now()
         except DeviceLost as error:
             return self._lost(error, told)
         observation, reward, terminated, info = unpack_step(result)
         self._steps += 1
         seen = self._seen(info, capture)
         truncated, reason = self._truncation(info, captured - seen)
-        self._log.record(captured, 0.0, False, False, 0)
+        self._log.record(captured, 0.0)
         self._buffer.push(told)
         self._last = told
         returned = self._hand_out(observation, info)
         info["timing"] = self._timing(captured, capture, captured - seen)
         if changed:
-            info["applied_action"] = self._copy_of(told)
+            info["applied_action"] = self._action_guard.copy(told)
         if terminated or truncated:
             self._running = False
             self._after_episode(info, None, reason, terminated)
         if self._bench is not None:
+            self._bench.capture(capture, captured)
             self._bench.step(entered, captured, self._clock.now())
         return returned, reward, terminated, truncated and not terminated, info
 
     # ------------------------------------------------------------ parts of a step
 
-    def _capture(self, at: float) -> tuple[Any, float, float]:
-        """Return the interface's answer and when its capture began and ended (seconds)."""
-        stepper, limit = self._stepper, self.config.interface_timeout_s
-        if stepper.capturing:
-            result = stepper.finish_capture(_CAPTURE, limit)
-            start, end = stepper.capture_start, stepper.capture_end
-        else:
-            start = self._clock.sleep_until(at) if self.config.real_time else at
-            result = stepper.call(_CAPTURE, limit, self.interface.get_obs_rew_terminated_info)
-            end = self._clock.now()
-        if self._bench is not None:
-            self._bench.capture(start, end)
-        return result, start, end
+    def _enter(self, entered: float) -> tuple[bool, float]:
+        """Settle lateness that the caller caused; return whether to wait for the grid, and lateness (s)."""
+        grid = self._grid
+        if self._paused:
+            grid.timed_out = True  # a pause is no time-out, but the grid begins anew in the same way
+            return False, 0.0
+        return grid.settle(entered), entered - grid.end
+
+    def _settle(self, ready: float, waited: bool, lateness: float) -> tuple[float, float]:
+        """Wait for the step's end, or settle a slow capture's lateness; return ready and lateness (s)."""
+        grid, stepper = self._grid, self._stepper
+        if ready < grid.due and not grid.timed_out:
+            stepper.arm(_CAPTURE, grid.due - ready)
+            ready = self._clock.sleep_until(grid.due)
+        if not (waited or self._paused):
+            lateness = ready - grid.end
+        if not grid.timed_out and grid.settle(ready):
+            stepper.arm(_CAPTURE, grid.due - ready)
+            ready = self._clock.sleep_until(grid.due)
+        return ready, lateness
+
+    @staticmethod
+    def _stop_collecting(slack: float) -> bool:
+        """Turn garbage collection off, after some if there is time for it; return whether it was on."""
+        if not gc.isenabled():
+            return False
+        if slack > COLLECT_SLACK_S and gc.get_count()[0] > COLLECT_COUNT:
+            gc.collect(0)
+        gc.disable()
+        return True
 
     def _hand_out(self, observation: Any, info: dict[str, Any]) -> Any:
         """Check an observation and return it in the form that was asked for, with the action buffer."""
-        before = self._intake.corrections
-        self._values = self._intake(observation)
-        if self._intake.corrections != before:
-            info["observation_corrections"] = self._intake.corrections - before
-        return self._layout.assemble(self._values, self._buffer)
+        corrections = self._intake.corrections
+        before = corrections.total
+        self._values = values = self._intake.check(observation)
+        if corrections.total != before:
+            info["observation_corrections"] = corrections.total - before
+        return self._layout.assemble(values, self._buffer)
 
     def _send(self, told: list[Any]) -> None:
-        if self._bench is None:
-            self._commander.send(self._copy_of(told))
-            return
+        """Send a command outside of the tick."""
+        outgoing = self._commander.prepare(self._action_guard.copy(told))
         start = self._clock.now()
-        self._commander.send(self._copy_of(told))
-        self._bench.send(start, self._clock.now())
-
-    def _copy_of(self, leaves: list[Any]) -> Any:
-        """Return an action with these leaves that shares no memory with them."""
-        return self._action_guard.build([leaf.copy() for leaf in leaves])
+        self._commander.send(outgoing)
+        if self._bench is not None:
+            self._bench.send(start, self._clock.now())
 
     def _plan_capture(self) -> None:
         self._capture_at = self._grid.start + self._offset
-        if self.config.async_threading and self._offset < self._grid.period:
+        if self._overlapping and self._offset < self._grid.period:
             self._stepper.begin_capture(self._capture_at, self.interface.get_obs_rew_terminated_info)
 
     def _truncation(self, info: dict[str, Any], age: float) -> tuple[bool, str | None]:
@@ -383,10 +431,10 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
     @staticmethod
     def _seen(info: Mapping[str, Any], capture: float) -> float:
         """Return when an observation's newest data were taken: as the interface says, or at its capture."""
-        return float(info.get("observation_time", capture))
+        return float(info["observation_time"]) if "observation_time" in info else capture
 
-    def _end_episode(self, terminated: bool, told: list[Any], before: list[Any]) -> list[Any] | None:
-        """Leave the episode; return what the device was really told, None if ``reset`` will tell ``told``."""
+    def _end_episode(self, terminated: bool, before: list[Any]) -> list[Any] | None:
+        """Leave the episode; return what the device was really told, None if ``reset`` will tell the rest."""
         self._running = False
         if self.config.last_act_on_reset:
             return None
@@ -398,7 +446,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         if applied is not None:
             self._buffer.replace(applied)
             self._last = applied
-            info["applied_action"] = self._copy_of(applied)
+            info["applied_action"] = self._action_guard.copy(applied)
         if reason is not None and not terminated:
             info["truncation_reason"] = reason
         if self.config.real_time:
@@ -494,7 +542,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
     @property
     def default_action(self) -> Any:
         """The action that ``reset`` sends (a copy)."""
-        return self._copy_of(self._default)
+        return self._action_guard.copy(self._default)
 
     @property
     def time_step_duration(self) -> float:
@@ -539,6 +587,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self._offset = time_step_duration if at_end else min(self._offset, time_step_duration)
+        self._overlapping = self.config.async_threading and self._offset < time_step_duration
 
     def set_start_obs_capture(self, start_obs_capture: float) -> None:
         """Change when observations are captured, in seconds after the start of a step, from the next step on.
@@ -548,6 +597,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         """
         check_capture(start_obs_capture, self._grid.period)
         self._offset = start_obs_capture
+        self._overlapping = self.config.async_threading and start_obs_capture < self._grid.period
 
     def set_ep_max_length(self, ep_max_length: float) -> None:
         """Change the number of steps after which an episode is truncated, from the next step on.
@@ -570,7 +620,8 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
             "actions_held": actions.held,
             "actions_clipped": actions.clipped,
             "actions_rate_limited": actions.rate_limited,
-            **self._intake.counts(),
+            "observation_clipped": dict(self._intake.corrections.clipped),
+            "observation_held": dict(self._intake.corrections.held),
         }
 
     def benchmarks(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tickrate import trees
 from tickrate.errors import ConfigError, InterfaceError
 from tickrate.realtime.commander import Commander
 from tickrate.realtime.config import RealTimeConfig
-from tickrate.realtime.safety import ActionGuard, ObservationGuard
+from tickrate.realtime.safety import ActionGuard, Corrections, ObservationGuard
 from tickrate.realtime.spaces import ActionBuffer, ObservationLayout
 from tickrate.realtime.stepper import Stepper
 
@@ -27,6 +27,8 @@ class Intake:
         names: names of the elements of a Tuple, or None.
 
     Attributes:
+        check: returns the checked leaves of an observation as fresh arrays, or raises `ObservationError`.
+        corrections: what was clipped and held so far.
         space: space of the leaves that come out.
         names: names of its elements, or None.
     """
@@ -39,40 +41,25 @@ class Intake:
             space = config.obs_prepro_space
             names = names if names is not None and len(names) == len(getattr(space, "spaces", ())) else None
         self.space, self.names = space, names
-        how = (config.out_of_bounds_observation, config.nonfinite_observation)
+        self.corrections = Corrections()
+        how = (config.out_of_bounds_observation, config.nonfinite_observation, self.corrections)
         self._raw = ObservationGuard(self._raw_space, self._raw_names, *how)
-        self._guard = self._raw if self._prepro is None else ObservationGuard(space, names, *how)
+        self._guard = self._raw
+        self.check: Callable[[Any], list[Any]] = self._raw
+        if self._prepro is not None:
+            self._guard = ObservationGuard(space, names, *how)
+            self.check = self._prepare
 
-    def __call__(self, observation: Any) -> list[Any]:
-        """Return the checked leaves of an observation, as fresh arrays.
-
-        Raises:
-            ObservationError: if it, or what ``obs_prepro_func`` makes of it, does not fit its space.
-        """
-        leaves = self._raw(observation)
-        if self._prepro is None:
-            return leaves
-        clean = trees.rebuild(
-            self._raw_space, dict(zip(self._raw_paths, leaves, strict=True)), self._raw_names
-        )
+    def _prepare(self, observation: Any) -> list[Any]:
+        assert self._prepro is not None
+        leaves = dict(zip(self._raw_paths, self._raw(observation), strict=True))
+        clean = trees.rebuild(self._raw_space, leaves, self._raw_names)
         return self._guard(self._prepro(list(clean) if isinstance(clean, tuple) else clean))
 
     def begin_episode(self) -> None:
         """Forget the values held for bridging: those of the last episode are no substitute."""
         self._raw.forget()
         self._guard.forget()
-
-    @property
-    def corrections(self) -> int:
-        """How many leaves were clipped or held so far."""
-        return self._raw.corrections + (0 if self._guard is self._raw else self._guard.corrections)
-
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Return how often each leaf was clipped and held so far, by path."""
-        return {
-            "observation_clipped": dict(self._guard.clipped),
-            "observation_held": dict(self._guard.nonfinite),
-        }
 
 
 @dataclass(frozen=True)
@@ -122,12 +109,12 @@ def build_parts(config: RealTimeConfig, stepper: Stepper) -> Parts:
     for method, space in (("get_observation_space", observation_space), ("get_action_space", action_space)):
         if not isinstance(space, gymnasium.Space):
             raise InterfaceError(f"{method}() returned {space!r}: it must return a Gymnasium space")
-    if isinstance(observation_space, spaces.Tuple) and names is not None:
-        if len(names) != len(observation_space.spaces) or len(set(names)) != len(names):
-            raise ConfigError(
-                f"observation_names() returned {list(names)} for a Tuple of {len(observation_space.spaces)}: give one "
-                "name each, all different"
-            )
+    size = len(observation_space.spaces) if isinstance(observation_space, spaces.Tuple) else 0
+    if size and names is not None and (len(names) != size or len(set(names)) != size):
+        raise ConfigError(
+            f"observation_names() returned {list(names)} for a Tuple of {size}: give one name each, all "
+            "different"
+        )
     intake = Intake(config, observation_space, names)
     length = config.act_buf_len if config.act_in_obs else 0
     layout = ObservationLayout(intake.space, intake.names, action_space, length, config.obs_format)

@@ -82,6 +82,9 @@ class ActionGuard:
             )
         self._rate_limit = rate_limit
         self._checks = [self._check(path, leaf) for path, leaf in self._leaf_spaces.items()]
+        # Nearly every action is a good one: this says so in one look, and the checks are for the others.
+        quick = self._single and rate_limit is None and isinstance(space, spaces.Box)
+        self._fits = _fits(space) if quick and isinstance(space, spaces.Box) else None
 
     def __call__(self, action: Any, last: Sequence[Any]) -> tuple[list[Any], bool]:
         """Return the leaves of the command to send, as fresh copies, and whether a value was changed.
@@ -95,6 +98,8 @@ class ActionGuard:
                 declared) a value that is not finite or out of range.
         """
         if self._single:
+            if self._fits is not None and self._fits(action):
+                return [action.copy()], False
             value, changed = self._checks[0](action, last[0])
             return [value], changed
         try:
@@ -103,6 +108,12 @@ class ActionGuard:
             raise ActionError(f"action {error}") from error
         done = [check(part, old) for check, part, old in zip(self._checks, parts.values(), last, strict=True)]
         return [value for value, _ in done], any(changed for _, changed in done)
+
+    def copy(self, leaves: Sequence[Any]) -> Any:
+        """Return the action that has these leaves and shares no memory with them."""
+        if self._single:
+            return leaves[0].copy()
+        return self.build([leaf.copy() for leaf in leaves])
 
     def build(self, leaves: Sequence[Any]) -> Any:
         """Return the action that has these leaves, with the structure of the action space."""
@@ -173,7 +184,9 @@ class ActionGuard:
     def _correct(self, where: str, array: Array, last: Any, low: Array, high: Array) -> Array:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             if not self._hold:
-                raise ActionError(f"{where}{_first(array, ~np.isfinite(array))} is not finite; nothing was sent")
+                raise ActionError(
+                    f"{where}{_first(array, ~np.isfinite(array))} is not finite; nothing was sent"
+                )
             self.held += 1
             return np.array(last)
         if not self._clip:
@@ -223,6 +236,23 @@ def _cast_action(where: str, value: Any, dtype: np.dtype[Any]) -> Array:
         raise ActionError(f"{where}: {value!r} is no array of {dtype}: {error}") from error
 
 
+class Corrections:
+    """What the guards of one environment's observations had to correct.
+
+    Attributes:
+        total: leaves clipped or held so far.
+        clipped: leaves clipped so far, by path.
+        held: leaves held so far, by path.
+    """
+
+    __slots__ = ("clipped", "held", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.clipped: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+
+
 class ObservationGuard:
     """Checks every observation against its space and returns its leaves as copies of the declared dtype.
 
@@ -234,11 +264,10 @@ class ObservationGuard:
         names: names of the elements of a Tuple, or None.
         out_of_bounds: "clip", "raise" or "pass". A category that does not exist always raises.
         nonfinite: "raise", or "hold" the leaf's last finite value.
+        corrections: where to count them; a new counter when omitted.
 
     Attributes:
-        clipped: leaves clipped so far, by path.
-        nonfinite: leaves held so far, by path.
-        corrections: all of them together.
+        corrections: what was clipped and held so far.
     """
 
     def __init__(
@@ -247,6 +276,7 @@ class ObservationGuard:
         names: Sequence[str] | None = None,
         out_of_bounds: str = "clip",
         nonfinite: str = "raise",
+        corrections: Corrections | None = None,
     ) -> None:
         self._space = space
         self._names = names if isinstance(space, spaces.Tuple) else None
@@ -254,9 +284,7 @@ class ObservationGuard:
         self._out_of_bounds = out_of_bounds
         self._hold = nonfinite == "hold"
         self._held: dict[str, Array] = {}
-        self.clipped: dict[str, int] = {}
-        self.nonfinite: dict[str, int] = {}
-        self.corrections = 0
+        self.corrections = Corrections() if corrections is None else corrections
         self._checks = [self._check(path, leaf) for path, leaf in leaves.items()]
         inner = (
             list(space.spaces.values()) if isinstance(space, spaces.Dict) else getattr(space, "spaces", ())
@@ -274,7 +302,9 @@ class ObservationGuard:
         """
         checks = self._checks
         if self._flat_tuple and type(observation) in (list, tuple) and len(observation) == len(checks):
-            return [check(value) for check, value in zip(checks, observation, strict=True)]
+            if len(checks) == 1:
+                return [checks[0](observation[0])]
+            return [check(value) for check, value in zip(checks, observation)]  # noqa: B905 (just compared)
         keys = self._flat_keys
         if keys is not None and type(observation) is dict and len(observation) == len(keys):
             try:
@@ -310,20 +340,20 @@ class ObservationGuard:
     def _box(self, path: str, where: str, box: spaces.Box) -> Callable[[Any], Array]:
         dtype, shape = np.dtype(box.dtype), box.shape
         low, high = finite_bounds(box)
-        within = _range_check(box, low, high)
+        fits, within = _fits(box), _range_check(box)
         hold = self._hold
 
         def check(value: Any) -> Array:
-            if _is_array(value, dtype) and value.shape == shape:
+            if fits(value):
                 array: Array = value.copy()
             else:
-                array = _fit(where, value, dtype, shape, low, high)
-                if array.dtype is not dtype and not within(array):
+                array = _fit(where, value, dtype, shape)
+                if not within(array):
                     array = self._correct(path, where, array, low, high)
                 with np.errstate(over="ignore"):
-                    array = array.astype(dtype)
-            if not within(array):
-                array = self._correct(path, where, array, low, high)
+                    array = array.astype(dtype)  # a copy, whatever the dtype was
+                if not within(array):  # a large float64 may have become infinite
+                    array = self._correct(path, where, array, low, high)
             if hold:
                 self._held[path] = array.copy()
             return array
@@ -340,8 +370,8 @@ class ObservationGuard:
                     else 'set nonfinite_observation to "hold" to bridge it'
                 )
                 raise ObservationError(f"{where}{_first(array, ~np.isfinite(array))} is not finite ({why})")
-            self.nonfinite[path] = self.nonfinite.get(path, 0) + 1
-            self.corrections += 1
+            self.corrections.held[path] = self.corrections.held.get(path, 0) + 1
+            self.corrections.total += 1
             array = np.where(np.isfinite(array), array, held)
         if self._out_of_bounds == "pass":
             return array
@@ -349,39 +379,64 @@ class ObservationGuard:
             raise ObservationError(f"{where}{_outside(array, low, high)} of its space")
         clipped: Array = np.clip(array, low, high)
         if not np.array_equal(clipped, array):
-            self.clipped[path] = self.clipped.get(path, 0) + 1
-            self.corrections += 1
+            self.corrections.clipped[path] = self.corrections.clipped.get(path, 0) + 1
+            self.corrections.total += 1
         return clipped.astype(array.dtype, copy=False)
 
 
-def _range_check(box: spaces.Box, low: Array, high: Array) -> Callable[[Array], bool]:
+def _fits(box: spaces.Box) -> Callable[[Any], bool]:
+    """Return the cheapest test that is True for an array that needs no correction of any kind.
+
+    Between two steps the processor's caches go cold, and then every numpy call costs microseconds: up to
+    `SMALL` elements of a plain vector are compared as Python floats.
+    """
+    dtype, shape = np.dtype(box.dtype), box.shape
+    low, high = finite_bounds(box)
+    pairs = list(zip(low.ravel().tolist(), high.ravel().tolist(), strict=True))
+    if len(shape) != 1 or low.size > SMALL or dtype.kind == "b":
+        within = _range_check(box)
+        return lambda value: _is_array(value, dtype) and value.shape == shape and within(value)
+    if len(set(pairs)) == 1:
+        lowest, highest = pairs[0]
+
+        def uniform(value: Any) -> bool:
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                return False
+            for item in value.tolist():  # noqa: SIM110 (a generator costs more)
+                if not lowest <= item <= highest:
+                    return False
+            return True
+
+        return uniform
+
+    def each(value: Any) -> bool:
+        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+            return False
+        for item, (lowest, highest) in zip(value.tolist(), pairs):  # noqa: B905, SIM110 (same length; a generator costs more)
+            if not lowest <= item <= highest:
+                return False
+        return True
+
+    return each
+
+
+def _range_check(box: spaces.Box) -> Callable[[Array], bool]:
     """Return the cheapest test that is True exactly when all values are finite and within the bounds."""
     dtype: np.dtype[Any] = np.dtype(box.dtype)
+    low, high = finite_bounds(box)
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         if (low <= info.min).all() and (high >= info.max).all():
             return lambda array: array.dtype is dtype or bool((array >= low).all() and (array <= high).all())
     if low.size == 0 or dtype.kind == "b":
         return lambda array: True
-    pairs = list(zip(low.ravel().tolist(), high.ravel().tolist(), strict=True))
-    if low.size <= SMALL:
-
-        def few(array: Array) -> bool:
-            for item, (lowest, highest) in zip(array.ravel().tolist(), pairs, strict=True):
-                if not lowest <= item <= highest:
-                    return False
-            return True
-
-        return few
     if (low == low.flat[0]).all() and (high == high.flat[0]).all():
-        lowest, highest = pairs[0]
+        lowest, highest = low.flat[0], high.flat[0]
         return lambda array: bool(lowest <= array.min() and array.max() <= highest)
     return lambda array: bool((array >= low).all() and (array <= high).all())
 
 
-def _fit(
-    where: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], low: Array, high: Array
-) -> Array:
+def _fit(where: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return ``value`` as an array of the right shape whose dtype casts to ``dtype`` by the declared rule."""
     try:
         array = np.asarray(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,63 +48,54 @@ def buffer_space(action: Space, length: int) -> Space:
 
 
 class ActionBuffer:
-    """The last actions told to the device, oldest first: one array of shape (length, *action) per leaf.
+    """The last actions told to the device, oldest first, each a list of leaves.
 
-    Values are copied in and copied out. With length 0 it still remembers the last action.
+    It takes the leaves over: whoever hands them in changes them no more. What it hands out are copies. With
+    length 0 it still remembers the last action.
     """
 
-    def __init__(self, space: Space, length: int, default: Sequence[Any]) -> None:
+    def __init__(self, space: Space, length: int, default: list[Any]) -> None:
+        leaves = leaf_spaces(space)
         self._space = space
-        self.length = length
-        self._paths = list(leaf_spaces(space))
+        self._paths = list(leaves)
         self._single = not isinstance(space, spaces.Tuple | spaces.Dict)
-        depth = max(1, length)
-        self._arrays = [
-            np.zeros((depth, *(leaf.shape or ())), dtype=leaf.dtype) for leaf in leaf_spaces(space).values()
-        ]
-        self._discrete = [isinstance(leaf, spaces.Discrete) for leaf in leaf_spaces(space).values()]
+        self._kinds = [(leaf.dtype, leaf.shape or ()) for leaf in leaves.values()]
+        self._entries: deque[list[Any]] = deque(maxlen=max(1, length))
         self.fill(default)
 
-    def fill(self, action: Sequence[Any]) -> None:
-        """Make every entry ``action`` (a list of leaves)."""
-        for array, value in zip(self._arrays, action, strict=True):
-            array[:] = value
+    def fill(self, action: list[Any]) -> None:
+        """Make every entry ``action``."""
+        self._entries.extend([action] * (self._entries.maxlen or 1))
 
-    def push(self, action: Sequence[Any]) -> None:
-        """Drop the oldest entry and append ``action`` (a list of leaves)."""
-        for array, value in zip(self._arrays, action, strict=True):
-            if len(array) > 1:
-                array[:-1] = array[1:]
-            array[-1] = value
+    def push(self, action: list[Any]) -> None:
+        """Drop the oldest entry and append ``action``."""
+        self._entries.append(action)
 
-    def replace(self, action: Sequence[Any]) -> None:
+    def replace(self, action: list[Any]) -> None:
         """Rewrite the newest entry."""
-        for array, value in zip(self._arrays, action, strict=True):
-            array[-1] = value
+        self._entries[-1] = action
 
     def last(self) -> list[Any]:
-        """Return the newest entry as a list of fresh leaves."""
-        return [
-            array[-1] if discrete else np.array(array[-1])
-            for array, discrete in zip(self._arrays, self._discrete, strict=True)
-        ]
+        """Return the leaves of the newest entry; they are not to be changed."""
+        return self._entries[-1]
 
     def arrays(self) -> list[Array]:
-        """Return a copy of each leaf's buffer, shape (length, *action)."""
-        return [array.copy() for array in self._arrays]
+        """Return each leaf's history as a fresh array of shape (length, *action)."""
+        out = []
+        for at, (dtype, shape) in enumerate(self._kinds):
+            array = np.empty((len(self._entries), *shape), dtype)
+            for row, entry in enumerate(self._entries):
+                array[row] = entry[at]
+            out.append(array)
+        return out
 
     def entries(self) -> list[Any]:
         """Return copies of the entries, oldest first, each an element of the action space."""
-        arrays = [array.copy() for array in self._arrays]
-        rows = [
-            list(array) if discrete or array.ndim > 1 else [np.array(item) for item in array]
-            for array, discrete in zip(arrays, self._discrete, strict=True)
-        ]
         if self._single:
-            return rows[0]
+            return [entry[0].copy() for entry in self._entries]
         return [
-            rebuild(self._space, dict(zip(self._paths, entry, strict=True)))
-            for entry in zip(*rows, strict=True)
+            rebuild(self._space, dict(zip(self._paths, [leaf.copy() for leaf in entry], strict=True)))
+            for entry in self._entries
         ]
 
 

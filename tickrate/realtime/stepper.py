@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,26 +20,37 @@ class CallThread:
 
     A thread whose job does not end is abandoned: it ends by itself when its call returns, and what the call
     brought is dropped.
+
+    Attributes:
+        busy: whether a job was submitted and not yet waited for to its end.
     """
 
     def __init__(self, name: str = "tickrate-device") -> None:
-        self._start = threading.Semaphore(0)
-        self._done = threading.Semaphore(0)
+        # Bare locks, released to signal: unlike a Semaphore they are safe in a signal handler, and cheaper.
+        self._start = threading.Lock()
+        self._done = threading.Lock()
+        self._start.acquire()
+        self._done.acquire()
         self._job: Callable[[], Any] | None = None
         self._result: Any = None
         self._error: BaseException | None = None
         self._ended = False
+        self.busy = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], Any]) -> None:
         """Start a job; the one before must have been waited for and taken."""
+        self.busy = True
         self._job = job
         self._start.release()
 
     def wait(self, limit_s: float) -> bool:
         """Wait for the job for at most ``limit_s`` seconds; return whether it has ended."""
-        return self._done.acquire(timeout=max(0.0, limit_s))
+        if not self._done.acquire(timeout=max(0.0, limit_s)):
+            return False
+        self.busy = False
+        return True
 
     def take(self) -> Any:
         """Return the ended job's result, or raise its exception."""
@@ -51,7 +63,10 @@ class CallThread:
     def end(self, limit_s: float = 0.0) -> None:
         """Let the thread end after its job; wait for that for at most ``limit_s`` seconds."""
         self._ended = True
-        self._start.release()
+        try:
+            self._start.release()
+        except RuntimeError:
+            pass  # it was told already
         if limit_s > 0:
             self._thread.join(limit_s)
 
@@ -75,7 +90,8 @@ class Stepper:
     Args:
         clock: the clock of the environment, for waiting.
         call_mode: "auto" or "thread", see `RealTimeConfig.call_mode`.
-        shortest_limit_s: the shortest usual limit of a call, in seconds.
+        limit_s: limit of a call within a step, in seconds.
+        shortest_limit_s: the shortest limit of a call that is usual, in seconds.
 
     Attributes:
         capture_start: when the newest capture on the thread began, in seconds.
@@ -83,15 +99,18 @@ class Stepper:
         capturing: whether a capture was begun and not finished.
     """
 
-    def __init__(self, clock: Clock, call_mode: str, shortest_limit_s: float) -> None:
+    def __init__(self, clock: Clock, call_mode: str, limit_s: float, shortest_limit_s: float) -> None:
         self._clock = clock
         self._always_thread = call_mode == "thread"
-        self._shortest = shortest_limit_s
+        self._limit = limit_s
+        self._shortest = min(limit_s, shortest_limit_s)
         self._thread: CallThread | None = None
         self._guard = CallGuard()
+        self._guard.limit_s = limit_s
         self._watched = False
         self._main = threading.main_thread().ident
         self._capture_at = 0.0
+        self._owner = 0
         self._collected = False
         self.capturing = False
         self.capture_start = 0.0
@@ -128,6 +147,35 @@ class Stepper:
         finally:
             guard.deadline, guard.what, guard.limit_s = before
 
+    def step_call(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Do what `call` does, with the limit of a step's calls."""
+        return self.call(what, self._limit, function, *args)
+
+    def arm(self, what: str, sleep_s: float) -> bool:
+        """Prepare for calls in this thread after a sleep; return whether they may run here.
+
+        If so, call the interface directly, say what with `calling`, and `disarm` at the end: between the end
+        of a sleep and a command every microsecond counts, and now there is time. If not, use `step_call`.
+
+        Args:
+            what: the first call.
+            sleep_s: length of the sleep before it, in seconds.
+        """
+        if not ((self._watched and threading.get_ident() == self._main) or self.inline()):
+            return False
+        guard = self._guard
+        guard.what = what
+        guard.deadline = now() + self._limit + (sleep_s if sleep_s > 0.0 else 0.0)
+        return True
+
+    def disarm(self) -> None:
+        """End what `arm` began."""
+        self._guard.deadline = math.inf
+
+    def calling(self, what: str) -> None:
+        """Say which call comes next, for the message."""
+        self._guard.what = what
+
     def begin_capture(self, at: float, capture: Callable[[], Any]) -> None:
         """Let the persistent thread wait until ``at`` and capture, while the caller does other things."""
 
@@ -139,19 +187,26 @@ class Stepper:
                 self.capture_end = self._clock.now()
 
         self._capture_at = at
+        self._owner = threading.get_ident()
         self.capturing = True
         self._collected = False
         self._the_thread().submit(job)
 
-    def finish_capture(self, what: str, limit_s: float) -> Any:
+    def finish_capture(self, what: str) -> Any:
         """Return the result of the capture that was begun, or raise its exception.
 
         Raises:
-            InterfaceTimeout: if it does not end within ``limit_s`` seconds of the moment it was to begin.
+            InterfaceTimeout: if it does not end within the limit, from the moment at which it was to begin.
         """
-        self._collect_capture(what, limit_s)
+        self._collect_capture(what)
         self.capturing = False
         return self._the_thread().take()
+
+    def settle_capture(self, limit_s: float) -> None:
+        """Give a capture that was begun ``limit_s`` seconds to end, and keep what it brings."""
+        if not self.capturing or self._collected or threading.get_ident() != self._owner:
+            return
+        self._collected = self._the_thread().wait(max(0.0, self._capture_at - self._clock.now()) + limit_s)
 
     def drop_capture(self) -> None:
         """Wait for a capture that was begun and drop what it brings; its episode is over.
@@ -162,7 +217,7 @@ class Stepper:
         if not self.capturing:
             return
         try:
-            self.finish_capture("get_obs_rew_terminated_info()", self._shortest)
+            self.finish_capture("get_obs_rew_terminated_info()")
         except InterfaceTimeout:
             raise
         except Exception as error:  # noqa: BLE001 (its episode is over)
@@ -187,19 +242,21 @@ class Stepper:
             self._thread = CallThread()
         return self._thread
 
-    def _collect_capture(self, what: str, limit_s: float) -> None:
+    def _collect_capture(self, what: str) -> None:
         if not self._collected:
             left = max(0.0, self._capture_at - self._clock.now())
-            self._wait(what, left + limit_s)
+            self._wait(what, left + self._limit)
             self._collected = True
 
     def _call_on_thread(self, what: str, limit_s: float, job: Callable[[], Any]) -> Any:
-        if not self.capturing:
+        if not (self.capturing or self._the_thread().busy):
             self._the_thread().submit(job)
             self._wait(what, limit_s)
             return self._the_thread().take()
-        # A capture has the thread: let it end and keep what it brought, then run this call on another thread.
-        self._collect_capture("get_obs_rew_terminated_info()", self._shortest)
+        # The thread is taken: by a capture, which is left to end, its result kept; or by anything, when a
+        # signal handler or another thread of the program calls. This call goes to a thread of its own.
+        if self.capturing and threading.get_ident() == self._owner:
+            self._collect_capture("get_obs_rew_terminated_info()")
         other = CallThread()
         try:
             other.submit(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from array import array
 from dataclasses import dataclass
 from typing import Any
@@ -54,73 +55,79 @@ class TimingLog:
     """Counts and lateness of the steps of one environment; resets and pauses are not in it."""
 
     __slots__ = (
+        "_elapsed",
+        "_episode_elapsed",
+        "_episode_steps",
+        "_first",
+        "_last",
         "_lateness",
-        "_previous",
+        "_run_steps",
+        "_timed_steps",
         "_warned",
-        "elapsed",
-        "episode_elapsed",
-        "episode_steps",
         "max_s",
         "overruns",
         "skipped",
         "steps",
-        "timed_steps",
         "timeouts",
     )
 
     def __init__(self) -> None:
         self._lateness = array("d", bytes(8 * KEPT))
-        self._previous: float | None = None
         self._warned = False
-        self.steps = self.timed_steps = self.episode_steps = 0
-        self.overruns = self.timeouts = self.skipped = 0
-        self.elapsed = self.episode_elapsed = self.max_s = 0.0
+        self._first = self._last = math.nan  # begin and end of the present uninterrupted run of steps
+        self._elapsed = self._episode_elapsed = self.max_s = 0.0
+        self._run_steps = self._episode_steps = self._timed_steps = 0
+        self.steps = self.overruns = self.timeouts = self.skipped = 0
 
     def begin_episode(self, at: float) -> None:
         """Note that the first step of an episode began at ``at`` (seconds)."""
-        self._previous = at
-        self.episode_steps = 0
-        self.episode_elapsed = 0.0
+        self.pause()
+        self._first = self._last = at
+        self._episode_steps = 0
+        self._episode_elapsed = 0.0
 
     def pause(self) -> None:
         """Leave the time until the next step out of the rate."""
-        self._previous = None
+        if self._run_steps:
+            self._elapsed += self._last - self._first
+            self._episode_elapsed += self._last - self._first
+            self._timed_steps += self._run_steps
+            self._episode_steps += self._run_steps
+        self._run_steps = 0
+        self._first = math.nan
 
-    def record(self, at: float, lateness: float, overrun: bool, timed_out: bool, skipped: int) -> None:
+    def record(self, at: float, lateness: float) -> None:
         """Note a step that ended at ``at``, late by ``lateness`` (both in seconds)."""
-        if self._previous is not None:
-            self.episode_elapsed += at - self._previous
-            self.elapsed += at - self._previous
-            self.episode_steps += 1
-            self.timed_steps += 1
-        self._previous = at
         self._lateness[self.steps % KEPT] = lateness
         self.steps += 1
+        self._last = at
+        if self._first == self._first:
+            self._run_steps += 1
+        else:
+            self._first = at
         if lateness > self.max_s:
             self.max_s = lateness
-        if overrun:
-            self.overruns += 1
-        if timed_out:
-            self.timeouts += 1
-        self.skipped += skipped
 
     def warn_once(self, target_hz: float, minimum_steps: int = 10) -> None:
         """Log one line, once, if the episode did not keep its rate."""
-        if self._warned or self.episode_steps < minimum_steps or self.episode_elapsed <= 0:
+        self.pause()
+        if self._warned or self._episode_steps < minimum_steps or self._episode_elapsed <= 0:
             return
-        achieved = self.episode_steps / self.episode_elapsed
+        achieved = self._episode_steps / self._episode_elapsed
         if achieved < RATE_KEPT * target_hz:
             self._warned = True
             LOGGER.warning(
                 "achieved %.2f Hz of %.2f Hz over %d steps; said once, info['timing'] has every step",
                 achieved,
                 target_hz,
-                self.episode_steps,
+                self._episode_steps,
             )
 
     def summary(self, target_hz: float) -> TimingSummary:
         """Return the summary of all steps so far."""
         kept = np.frombuffer(self._lateness, dtype=np.float64, count=min(self.steps, KEPT)).copy()
+        running = self._last - self._first if self._run_steps else 0.0
+        elapsed, timed_steps = self._elapsed + running, self._timed_steps + self._run_steps
         p50, p99 = np.percentile(kept, [50, 99]) if len(kept) else (float("nan"), float("nan"))
         return TimingSummary(
             p50_s=float(p50),
@@ -130,7 +137,7 @@ class TimingLog:
             timeouts=self.timeouts,
             skipped=self.skipped,
             steps=self.steps,
-            achieved_hz=self.timed_steps / self.elapsed if self.elapsed > 0 else float("nan"),
+            achieved_hz=timed_steps / elapsed if elapsed > 0 else float("nan"),
             target_hz=target_hz,
         )
 

@@ -45,9 +45,11 @@ class Watchdog:
     """The process's watchdog; use the module's `WATCHDOG`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A signal handler may enter any method below in the middle of another: the lock is reentrant, and the
+        # wake-up is a bare lock (released to wake), because an Event is not safe to enter twice.
+        self._lock = threading.RLock()
         self._guards: weakref.WeakKeyDictionary[CallGuard, float] = weakref.WeakKeyDictionary()
-        self._wake = threading.Event()
+        self._wake = threading.Lock()
         self._thread: threading.Thread | None = None
         self._previous: Any = None
         self._installed = False
@@ -71,22 +73,24 @@ class Watchdog:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="tickrate-watchdog", daemon=True)
                 self._thread.start()
-        self._wake.set()
+        self.hurry()
 
     def forget(self, guard: CallGuard) -> None:
         """Stop watching ``guard``; the thread ends when nothing is left to watch."""
         guard.deadline = math.inf
         with self._lock:
             self._guards.pop(guard, None)
-        self._wake.set()
+        self.hurry()
 
     def hurry(self) -> None:
         """Tell the watchdog that a call with a limit shorter than the usual ones has begun."""
-        self._wake.set()
+        try:
+            self._wake.release()
+        except RuntimeError:
+            pass  # it is awake already
 
     def _run(self) -> None:
         while True:
-            self._wake.clear()
             time_now = now()
             with self._lock:
                 guards = list(self._guards.items())
@@ -101,7 +105,7 @@ class Watchdog:
                     left = AGAIN_S
                 next_look = min(next_look, left)
             del guards
-            self._wake.wait(next_look + 1e-3)
+            self._wake.acquire(timeout=next_look + 1e-3)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if callable(self._previous):
