@@ -1,11 +1,11 @@
 """Claim: the replay costs the same at any size, is fast, and keeps each frame once.
 
 Bars: (1) what adding costs, and what sampling costs beyond a bare ``np.take`` of as many rows of the same
-kind, is at 10^6 entries at most 1.5 times that at 10^4, each by itself and both together; (2) at least 10,000
-batches/s of 256 small vectors; (3) 100,000 steps of 64 x 64 uint8 images with stack 4 take at most
-1.2 x 0.41 GB of memory. Times are medians of blocks of calls, taken in turn at both sizes; both rings are full
-and coming round. Stable-Baselines3's ReplayBuffer runs beside, in its own process, where an interpreter has it
-(``--peer-python``).
+kind, is at 10^6 entries at most 1.5 times that at 10^4, each by itself and both together; (2) at least
+10,000 batches/s of 256 small vectors; (3) 100,000 steps of 64 x 64 uint8 images with stack 4 take at most
+1.2 x 0.41 GB of memory. Times are medians of blocks of calls, taken in turn at both sizes; both rings are
+full and coming round. Stable-Baselines3's ReplayBuffer runs beside, in its own process, where an interpreter
+has it (``--peer-python``).
 
     python benchmarks/replay.py            about half a minute
     python benchmarks/replay.py --quick    a third of the calls, the same bars

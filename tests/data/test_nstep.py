@@ -42,6 +42,12 @@ def test_nothing_follows_a_final_row():
     assert index.entries[0].item() == (1.0, 0.0, 1)
 
 
+def test_the_last_step_number_is_not_followed_by_the_next_episode():
+    index = NStepIndex(10, gamma=0.5, n_step=1, history=0)
+    index.append(0, rows_of((0, 0, 2**32 - 1), (0, 1, 0), (0, 1, 1)))
+    assert sampleable(index) == [1]
+
+
 def test_a_stack_needs_its_frames_since_the_gap():
     index = NStepIndex(20, gamma=0.5, n_step=1, history=2)
     index.append(0, rows_of(*[(0, 0, step) for step in (0, 1, 2, 5, 6, 7, 8)]))

@@ -20,6 +20,21 @@ def test_linear_equals_each_member_alone():
         torch.testing.assert_close(out[k], x[k] @ layer.weight[k] + layer.bias[k, 0])
 
 
+def test_one_output_has_the_same_gradients_as_the_batched_product():
+    layer = EnsembleLinear(3, 5, 1, generator=generator())
+    x = torch.randn(3, 7, 5, generator=generator(1), requires_grad=True)
+    inputs = (x, layer.weight, layer.bias)
+    out, expected = layer(x), torch.baddbmm(layer.bias, x, layer.weight)
+    torch.testing.assert_close(out, expected)
+    direction = torch.randn(out.shape, generator=generator(2))
+    for mine, other in zip(
+        torch.autograd.grad(out, inputs, direction),
+        torch.autograd.grad(expected, inputs, direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, other)
+
+
 def test_linear_starts_like_torch_linear_and_scales_with_gain():
     layer = EnsembleLinear(2, 100, 200, generator=generator())
     assert layer.weight.abs().max().item() == pytest.approx(0.1, rel=0.01)

@@ -21,15 +21,14 @@ from tickrate.algorithms.sac_networks import SACNetworks
 from tickrate.artefact import Exploration, NetworkSpec, PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
+from tickrate.nn.adam import FusedAdam
 from tickrate.nn.folding import fold
 from tickrate.nn.normaliser import RunningNormaliser
 from tickrate.nn.state import (
     Arrays,
-    adam_tensors,
     check_arrays,
     load_arrays,
     module_tensors,
-    prepare_adam,
     to_arrays,
 )
 
@@ -134,7 +133,7 @@ class SAC:
         values, next_values = functions.values(networks, transition, next_action)
         target = functions.target(transition.reward, transition.discount, next_values, next_log_prob, alpha)
         critic_loss = functions.critic_loss(values, target)
-        _step(self._critic_adam, critic_loss)
+        _descend(self._critic_adam, critic_loss)
         metrics["critic_loss"], metrics["q_mean"] = critic_loss.detach(), values.detach().mean()
         metrics["target_mean"] = target.mean()
 
@@ -143,11 +142,11 @@ class SAC:
             action, log_prob = networks.act(now, self._noise(transition.action), batch_statistics=True)
             policy_values = networks.values(transition.critic_observation.chunk(2)[0], action)
             actor_loss = functions.actor_loss(policy_values, log_prob, alpha)
-            _step(self._actor_adam, actor_loss)
+            _descend(self._actor_adam, actor_loss)
             metrics["actor_loss"], metrics["entropy"] = actor_loss.detach(), -log_prob.detach().mean()
             if self.config.learn_temperature:
                 loss = functions.temperature_loss(networks.log_alpha, log_prob.detach(), self.target_entropy)
-                _step(self._alpha_adam, loss)
+                _descend(self._alpha_adam, loss)
             metrics["alpha"] = networks.log_alpha.detach().exp()
 
         networks.move_target()
@@ -192,9 +191,9 @@ class SAC:
     def _tensors(self) -> dict[str, Tensor]:
         return {
             **module_tensors(self.networks, "networks"),
-            **adam_tensors(self._critic_adam, "adam/critics"),
-            **adam_tensors(self._actor_adam, "adam/actor"),
-            **adam_tensors(self._alpha_adam, "adam/alpha"),
+            **self._critic_adam.tensors("adam/critics"),
+            **self._actor_adam.tensors("adam/actor"),
+            **self._alpha_adam.tensors("adam/alpha"),
         }
 
     def _normalisers(self) -> dict[str, RunningNormaliser]:
@@ -207,21 +206,16 @@ class SAC:
     def _noise(self, like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=self._generator, device=self.device)
 
-    def _adam(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Adam:
+    def _adam(self, parameters: Iterable[nn.Parameter]) -> FusedAdam:
         betas = (self.config.adam_beta1, self.config.adam_beta2)
-        optimiser = torch.optim.Adam(parameters, lr=self.config.learning_rate, betas=betas, fused=True)
-        prepare_adam(optimiser)
-        return optimiser
+        return FusedAdam(parameters, learning_rate=self.config.learning_rate, betas=betas)
 
 
-def _step(optimiser: torch.optim.Adam, loss: Tensor) -> None:
+def _descend(optimiser: FusedAdam, loss: Tensor) -> None:
     """Step down the gradient of the loss in the optimiser's own parameters; a non-finite loss is skipped.
 
-    ``inputs=`` keeps the backward pass from computing gradients of frozen networks (the critics in the
-    actor's step). ``found_inf`` makes the fused Adam skip on the device, without asking the host.
+    Gradients are computed for these parameters alone: none for the critics in the actor's step.
     """
-    parameters = optimiser.param_groups[0]["params"]
-    optimiser.zero_grad(set_to_none=True)
-    loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
-    optimiser.found_inf = torch.isfinite(loss.detach()).logical_not().float()  # type: ignore[attr-defined]
-    optimiser.step()
+    gradients = torch.autograd.grad(loss, optimiser.parameters)
+    value = loss.detach()
+    optimiser.step(gradients, skip=torch.ne(value - value, 0.0).float())  # inf - inf and nan - nan are not 0

@@ -83,7 +83,7 @@ class TransitionLoader:
         return values
 
     def _tensor(self, value: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(value)).to(self.device)
+        return torch.from_numpy(np.ascontiguousarray(value)).to(self.device, non_blocking=True)
 
     def _skip(self, bad: list[str], batch: Batch) -> None:
         self.skipped += 1

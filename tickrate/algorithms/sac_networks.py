@@ -60,6 +60,9 @@ class SACNetworks(nn.Module):
         self.target_critics: EnsembleMLP | None = None
         if config.target_network:
             self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self._target_pairs: tuple[list[Tensor], list[Tensor]] | None = (
+            None  # listed once, after any .to(device)
+        )
         self.log_alpha = nn.Parameter(torch.tensor(math.log(config.initial_temperature)))
         self.actor_normaliser: RunningNormaliser | None = None
         self.critic_normaliser: RunningNormaliser | None = None
@@ -103,6 +106,9 @@ class SACNetworks(nn.Module):
         """Move the target critics, batch norm statistics included, towards the critics by ``target_rate``."""
         if self.target_critics is None:
             return
-        target = [*self.target_critics.parameters(), *self.target_critics.buffers()]
-        source = [*self.critics.parameters(), *self.critics.buffers()]
-        torch._foreach_lerp_(target, source, self.config.target_rate)
+        if self._target_pairs is None:
+            self._target_pairs = (
+                [*self.target_critics.parameters(), *self.target_critics.buffers()],
+                [*self.critics.parameters(), *self.critics.buffers()],
+            )
+        torch._foreach_lerp_(*self._target_pairs, self.config.target_rate)

@@ -20,22 +20,17 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
+from tickrate.data.fields import MAX_ROW_BYTES, Field, checked, described, field_of, parsed
 from tickrate.errors import RecordError
 from tickrate.trees import Leaves
+
+__all__ = ["FIXED_FIELDS", "MAX_JSON_BYTES", "Field", "Flag", "RecordSchema", "Rows"]
 
 Rows = NDArray[np.void]
 """A structured array of rows, dtype `RecordSchema.row_dtype`, shape (n,)."""
 
-APART_BYTES = 1024
-"""From this size on a field is kept in an array of its own, so that gathering it is one contiguous copy."""
-
 MAX_JSON_BYTES = 1 << 20
 """Longest header or schema that is read from a file."""
-MAX_ROW_BYTES = 1 << 28
-MAX_STACK = 256
-
-_INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
-_DTYPES = frozenset(("bool", *_INTEGERS, "float16", "float32", "float64"))
 
 FIXED_FIELDS: tuple[tuple[str, str], ...] = (
     ("stream", "<u4"),
@@ -66,55 +61,6 @@ class Flag(IntFlag):
     """The action was chosen by a person or a script, not by the policy."""
     LATE = 32
     """The step ended after its deadline."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """One array of a row: an observation leaf, the action or an extra of the actor."""
-
-    name: str
-    """Path of the leaf, e.g. ``speed`` or ``camera/front``."""
-    dtype: str
-    """Native dtype, e.g. ``float32`` or ``uint8``: stored as it is, never widened."""
-    shape: tuple[int, ...]
-    """Shape of one value, for a stacked leaf of one frame, e.g. ``(3,)`` or ``(64, 64)``."""
-    stack: int = 1
-    """Frames in the leaf. Above 1 it is ``(stack, *shape)``, newest last, and only the newest is stored."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
-        if not self.name or not self.name.isprintable():
-            raise RecordError(f"field name {self.name!r}: give a printable, non-empty name")
-        if self.dtype not in _DTYPES:
-            raise RecordError(
-                f"field {self.name!r}: dtype {self.dtype!r} cannot be stored; use one of {sorted(_DTYPES)}"
-            )
-        if any(n < 0 for n in self.shape) or len(self.shape) > 16 or self.nbytes > MAX_ROW_BYTES:
-            raise RecordError(
-                f"field {self.name!r}: shape {self.shape} cannot be stored (at most {MAX_ROW_BYTES} bytes)"
-            )
-        if not 1 <= self.stack <= MAX_STACK:
-            raise RecordError(f"field {self.name!r}: stack {self.stack} is not in 1 to {MAX_STACK}")
-
-    @property
-    def storage(self) -> np.dtype[Any]:
-        """Dtype of the stored value, little-endian."""
-        return np.dtype(self.dtype).newbyteorder("<")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one stored value (one frame)."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    @property
-    def apart(self) -> bool:
-        """Whether the store keeps this field in an array of its own."""
-        return self.stack > 1 or self.nbytes >= APART_BYTES
-
-    @property
-    def leaf_shape(self) -> tuple[int, ...]:
-        """Shape of the value as the actor sees it, the stack included."""
-        return (self.stack, *self.shape) if self.stack > 1 else self.shape
 
 
 @dataclass(frozen=True)
@@ -176,8 +122,8 @@ class RecordSchema:
             raise RecordError(
                 f"stacks names {foreign}, which are no leaves; the leaves are {list(observation)}"
             )
-        fields = [_field(path, space, stacks.get(path, 1)) for path, space in observation.items()]
-        return cls(tuple(fields), _field("action", action, 1), extras)
+        fields = [field_of(path, space, stacks.get(path, 1)) for path, space in observation.items()]
+        return cls(tuple(fields), field_of("action", action, 1), extras)
 
     @cached_property
     def columns(self) -> dict[str, Field]:
@@ -263,8 +209,8 @@ class RecordSchema:
             raise RecordError(f"a schema of {len(text)} bytes is too long (at most {MAX_JSON_BYTES})")
         try:
             body = json.loads(text)
-            fields = {key: tuple(_parse(item) for item in body[key]) for key in ("observation", "extras")}
-            return cls(fields["observation"], _parse(body["action"]), fields["extras"])
+            fields = {key: tuple(parsed(item) for item in body[key]) for key in ("observation", "extras")}
+            return cls(fields["observation"], parsed(body["action"]), fields["extras"])
         except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise RecordError(f"this is no record schema: {type(error).__name__}: {error}") from error
 
@@ -277,7 +223,7 @@ class RecordSchema:
         mine, theirs = self._named(), other._named()
         for name in {**mine, **theirs}:
             if mine.get(name) != theirs.get(name):
-                return f"{name!r} is {_describe(mine.get(name))} here and {_describe(theirs.get(name))} there"
+                return f"{name!r} is {described(mine.get(name))} here and {described(theirs.get(name))} there"
         return (
             "" if list(mine) == list(theirs) else f"the order is {list(mine)} here and {list(theirs)} there"
         )
@@ -326,7 +272,7 @@ class RecordSchema:
         for field in self.observation:
             if field.name not in leaves:
                 raise RecordError(f"observation leaf {field.name!r} is missing; got {list(leaves)}")
-            value = _checked(np.asarray(leaves[field.name]), field, batch)
+            value = checked(np.asarray(leaves[field.name]), field, batch)
             if field.stack > 1:
                 value = np.moveaxis(value, len(batch), 0)
                 begun = value[:, np.asarray(first)] if batch else value
@@ -387,7 +333,7 @@ class RecordSchema:
             strict=True,
         ):
             out[name] = value
-        out["action"] = 0 if action is None else _checked(np.asarray(action), self.action, batch, cast=True)
+        out["action"] = 0 if action is None else checked(np.asarray(action), self.action, batch, cast=True)
         given = extras or {}
         foreign = [name for name in given if f"x/{name}" not in self.columns]
         if foreign:
@@ -397,60 +343,7 @@ class RecordSchema:
         for field in self.extras:
             extra = given.get(field.name)
             out[f"x/{field.name}"] = (
-                0 if extra is None else _checked(np.asarray(extra), field, batch, cast=True)
+                0 if extra is None else checked(np.asarray(extra), field, batch, cast=True)
             )
         for path, array in stored.items():
             out[f"o/{path}"] = array
-
-
-def _checked(
-    value: NDArray[Any], field: Field, batch: tuple[int, ...], *, cast: bool = False
-) -> NDArray[Any]:
-    """Return ``value`` if shape and dtype fit; floats may be of another width, with ``cast`` integers too."""
-    if value.shape != batch + field.leaf_shape:
-        raise RecordError(f"{field.name!r}: shape {value.shape}, the schema has {batch + field.leaf_shape}")
-    floats = value.dtype.kind == "f" and field.storage.kind == "f"
-    if (
-        value.dtype != field.storage
-        and not floats
-        and not (cast and np.can_cast(value.dtype, field.storage, "same_kind"))
-    ):
-        raise RecordError(f"{field.name!r}: dtype {value.dtype}, the schema has {field.dtype}")
-    return value
-
-
-def _field(name: str, space: spaces.Space[Any], stack: int) -> Field:
-    shape, dtype = space.shape, space.dtype
-    if shape is None or dtype is None:
-        raise RecordError(
-            f"{name!r}: a {type(space).__name__} space has no fixed shape and dtype and cannot be stored"
-        )
-    if stack > 1:
-        if not shape or shape[0] != stack:
-            raise RecordError(f"{name!r}: shape {shape} has no first axis of the stack's length {stack}")
-        shape = shape[1:]
-    return Field(name, np.dtype(dtype).name, tuple(shape), stack)
-
-
-def _parse(item: Any) -> Field:
-    name, dtype, shape, stack = item["name"], item["dtype"], item["shape"], item["stack"]
-    plain = (
-        isinstance(name, str)
-        and isinstance(dtype, str)
-        and isinstance(stack, int)
-        and isinstance(shape, list)
-    )
-    if (
-        not plain
-        or not all(isinstance(n, int) for n in shape)
-        or set(item) != {"name", "dtype", "shape", "stack"}
-    ):
-        raise RecordError(f"this is no field of a record schema: {str(item)[:200]}")
-    return Field(name, dtype, tuple(shape), stack)
-
-
-def _describe(field: Field | None) -> str:
-    if field is None:
-        return "absent"
-    stacked = f" x{field.stack}" if field.stack > 1 else ""
-    return f"{field.dtype}{list(field.shape)}{stacked}"

@@ -22,7 +22,7 @@ def fold(network: EnsembleMLP, normaliser: RunningNormaliser | None = None, memb
     computed in float64. The result equals the network with running statistics up to float32 rounding.
     """
     layers: list[Affine] = []
-    for i, (norm, layer) in enumerate(network.blocks()):
+    for i, (norm, layer) in enumerate(network.blocks):
         weight = layer.weight[member].double()
         bias = layer.bias[member, 0].double()
         if norm is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -41,19 +40,15 @@ class EnsembleMLP(nn.Module):
         self.members = members
         widths = [inputs, *hidden, outputs]
         gains = [1.0] * len(hidden) + [last_gain]
-        self.layers = nn.ModuleList(
+        layers = [
             EnsembleLinear(members, a, b, generator=generator, gain=gain)
             for a, b, gain in zip(widths[:-1], widths[1:], gains, strict=True)
-        )
-        self.norms = nn.ModuleList(
-            EnsembleBatchNorm(members, width, momentum=momentum) for width in widths[:-1] if batch_norm
-        )
-
-    def blocks(self) -> list[tuple[EnsembleBatchNorm | None, EnsembleLinear]]:
-        """Return each affine layer with the batch norm before it, or None."""
-        layers = cast(list[EnsembleLinear], list(self.layers))
-        norms = cast(list[EnsembleBatchNorm | None], list(self.norms)) or [None] * len(layers)
-        return list(zip(norms, layers, strict=True))
+        ]
+        norms = [EnsembleBatchNorm(members, width, momentum=momentum) for width in widths[:-1] if batch_norm]
+        self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList(norms)
+        before: list[EnsembleBatchNorm | None] = [*norms] if batch_norm else [None] * len(layers)
+        self.blocks = list(zip(before, layers, strict=True))
+        """Each affine layer with the batch norm before it, or None."""
 
     def forward(self, x: Tensor, batch_statistics: bool = False) -> Tensor:
         """Map ``(batch, inputs)``, shared by all members, to ``(members, batch, outputs)``.
@@ -64,10 +59,10 @@ class EnsembleMLP(nn.Module):
         """
         y = x.expand(self.members, *x.shape)
         last = len(self.layers) - 1
-        for i, (norm, layer) in enumerate(self.blocks()):
+        for i, (norm, layer) in enumerate(self.blocks):
             if norm is not None:
                 y = norm(y, batch_statistics)
             y = layer(y)
             if i != last:
-                y = torch.relu(y)
+                y = torch.relu_(y)
         return y

@@ -14,27 +14,6 @@ from tickrate.errors import RunFolderError
 Arrays = dict[str, NDArray[np.generic]]
 
 
-def prepare_adam(optimiser: torch.optim.Adam) -> None:
-    """Give every parameter its Adam state now, so that a state saved before the first step is complete."""
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:
-            optimiser.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-
-
-def adam_tensors(optimiser: torch.optim.Adam, prefix: str) -> dict[str, Tensor]:
-    """Return the optimiser's moments and step counts by name; they are the tensors themselves."""
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    return {
-        f"{prefix}/{i}/{name}": value
-        for i, parameter in enumerate(parameters)
-        for name, value in optimiser.state[parameter].items()
-    }
-
-
 def module_tensors(module: torch.nn.Module, prefix: str) -> dict[str, Tensor]:
     """Return a module's parameters and buffers by name; they are the tensors themselves."""
     named = [*module.named_parameters(), *module.named_buffers()]
