@@ -12,6 +12,7 @@ from tickrate.realtime import (
     RealTimeGymInterface,
     default_config_dict,
 )
+from tickrate.registry import resolve
 
 __version__ = "0.1.0"
 
@@ -25,10 +26,13 @@ __all__ = [
     "RealTimeEnv",
     "RealTimeGymInterface",
     "__version__",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name == "DEFAULT_CONFIG_DICT":
         return default_config_dict()
+    if name == "train":  # found when asked for: the commands behind it are not needed to drive an environment
+        return resolve("tickrate.api:train")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,11 +6,15 @@ import sys
 from collections.abc import Sequence
 
 from tickrate import __version__, registry
-from tickrate.errors import TickrateError, suggest
+from tickrate.errors import RoleFailed, TickrateError, suggest
+from tickrate.runtime.supervision import join_path
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("tickrate.cli.demo:main", "start the racing game and learn to drive it, live, in one command"),
-    "train": ("tickrate.cli.train:main", "train on your interface, a shipped live environment or a Gymnasium id"),
+    "train": (
+        "tickrate.cli.train:main",
+        "train on your interface, a shipped live environment or a Gymnasium id",
+    ),
     "play": ("tickrate.cli.play:main", "drive with a saved policy and report each episode"),
     "check": ("tickrate.cli.check:main", "examine your interface: spaces, timing, delays, rewards"),
     "bench": ("tickrate.cli.bench:main", "measure the timing of your live environment"),
@@ -46,7 +50,10 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return its exit code (2 for a mistake of the user's, with one plain message)."""
+    """Run a subcommand; return its exit code.
+
+    0 is success, 1 a run that failed, 2 a mistake of the user's, each with one plain message; 130 Ctrl-C.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
@@ -60,8 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = [*COMMANDS, *ROLES]
         print(f"tickrate: unknown command {name!r}.{suggest(name, known)}\n\n{usage()}", file=sys.stderr)
         return 2
+    join_path()
     try:
         code: int = registry.resolve(target)(words[1:])
+    except RoleFailed as error:
+        print(f"tickrate {name}: {error}", file=sys.stderr)
+        return 2 if error.exit_code == 2 else 1
     except TickrateError as error:
         print(f"tickrate {name}: {error}", file=sys.stderr)
         return 2

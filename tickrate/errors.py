@@ -6,8 +6,8 @@ TickrateError
     ObservationError (ValueError)       an observation that does not fit the declared space
     InterfaceError (RuntimeError)       an interface broke its contract
         InterfaceTimeout (TimeoutError)     one of its calls did not return in time
-    DeviceLost (ConnectionError)        the device is gone for now; the episode is truncated, reset()
-    reconnects EpisodeOver (RuntimeError)          step() was called with no running episode
+    DeviceLost (ConnectionError)        the device is gone for now; the next reset() reconnects
+    EpisodeOver (RuntimeError)          step() was called with no running episode
     DelayNotSeen (RuntimeError)         a delay probe saw no effect of its commands
     WireError                           the roles of a run cannot talk
         MessageError (ValueError)           bytes that are no message of this protocol
@@ -16,6 +16,7 @@ TickrateError
     PolicyError (ValueError)            a policy artefact that cannot be used
         PolicyMismatch                      it was trained for another contract; names the leaf
     RecordError (ValueError)            stored records that are damaged or of another schema
+    RoleFailed (RuntimeError)           a process of a run ended with an error; holds its last words
     RunFolderError (RuntimeError)       a run folder that exists, is missing, or cannot be resumed
     MissingExtra (ImportError)          an optional package is not installed; names the extra
 """
@@ -96,6 +97,18 @@ class RecordError(TickrateError, ValueError):
 
 class RunFolderError(TickrateError, RuntimeError):
     """A run folder exists already, is missing, or cannot be resumed."""
+
+
+class RoleFailed(TickrateError, RuntimeError):
+    """A process of a run ended with an error of its own, or was killed too often.
+
+    Attributes:
+        exit_code: the process's exit code.
+    """
+
+    def __init__(self, message: str, exit_code: int | None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class MissingExtra(TickrateError, ImportError):

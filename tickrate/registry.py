@@ -1,9 +1,10 @@
-"""Names to ``module:attribute`` strings for environments and algorithms; imports nothing until it is asked to."""
+"""Names to ``module:attribute`` strings for environments and algorithms; imports nothing until asked to."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tickrate.errors import ConfigError, suggest
@@ -14,8 +15,8 @@ class EnvironmentEntry:
     """A live environment that the package ships.
 
     Attributes:
-        config: ``module:function`` that takes the environment's keyword arguments and returns the configuration
-            of a `RealTimeEnv`.
+        config: ``module:function`` that takes the environment's keyword arguments and returns the
+            configuration of a `RealTimeEnv`.
         summary: one line for lists.
     """
 
@@ -30,14 +31,18 @@ class AlgorithmEntry:
     Attributes:
         config: ``module:Class`` of its frozen configuration dataclass (a module without torch).
         build: ``module:Class`` of the algorithm.
+        limit_threads: ``module:function`` that takes the number of threads its framework may use.
         presets: class methods of the configuration that return a named recipe; the first is the default.
         summary: one line for lists.
+        used_only_with: options that do something only while another one, a switch, is on: option -> switch.
     """
 
     config: str
     build: str
+    limit_threads: str
     presets: tuple[str, ...]
     summary: str
+    used_only_with: Mapping[str, str] = field(default_factory=dict)
 
 
 ENVIRONMENTS: dict[str, EnvironmentEntry] = {
@@ -55,8 +60,14 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "sac": AlgorithmEntry(
         "tickrate.algorithms.sac_config:SACConfig",
         "tickrate.algorithms.sac:SAC",
+        "torch:set_num_threads",
         ("crossq", "plain"),
         "soft actor-critic, with a target network or with batch norm in its place (CrossQ)",
+        {
+            "target_rate": "target_network",
+            "batch_norm_momentum": "batch_norm",
+            "target_entropy_per_dim": "learn_temperature",
+        },
     ),
 }
 
@@ -68,15 +79,15 @@ def resolve(target: str) -> Any:
         ConfigError: if the text has no such form, or the module or the attribute does not exist.
     """
     module_name, separator, attribute = target.partition(":")
-    if not separator or not module_name or not attribute:
+    if not separator or not module_name or not attribute or module_name.startswith("."):
         raise ConfigError(f"{target!r} is not of the form 'module:attribute', e.g. 'my_game:MyInterface'")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"cannot import {module_name!r} (for {target!r}): {error}. "
-            "Run from the folder that holds it, or install it"
-        ) from error
+        hint = "Run from the folder that holds it, or install it"
+        if module_name.endswith(".py"):
+            hint = f"Leave the ending out: {module_name.removesuffix('.py')}:{attribute}"
+        raise ConfigError(f"cannot import {module_name!r} (for {target!r}): {error}. {hint}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -91,5 +102,6 @@ def algorithm(name: str) -> AlgorithmEntry:
         ConfigError: if there is none of that name; names the nearest.
     """
     if name not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm {name!r}; there are {sorted(ALGORITHMS)}.{suggest(name, ALGORITHMS)}")
+        near = suggest(name, ALGORITHMS)
+        raise ConfigError(f"unknown algorithm {name!r}; there are {sorted(ALGORITHMS)}.{near}")
     return ALGORITHMS[name]

@@ -33,7 +33,7 @@ def second_process(code, *arguments):
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
 
 
-# --- ring -----------------------------------------------------------------------------------------
+# --- ring ---------------------------------------------------------------------------------------------------
 
 
 def test_rows_come_out_in_order_and_a_full_ring_drops(tmp_path):
@@ -137,7 +137,7 @@ def test_a_second_process_produces(tmp_path):
         assert ring.pending() == 0
 
 
-# --- register -------------------------------------------------------------------------------------
+# --- register -----------------------------------------------------------------------------------------------
 
 
 def test_the_newest_payload_wins(tmp_path):
@@ -215,7 +215,7 @@ def test_a_second_process_writes_without_a_pause(tmp_path):
         assert after[0] >= newest
 
 
-# --- control block --------------------------------------------------------------------------------
+# --- control block ------------------------------------------------------------------------------------------
 
 CELLS = {"pause": "int64", "beat": "float64", "count": "int64"}
 
@@ -259,7 +259,7 @@ def test_a_second_process_sees_a_flag(tmp_path):
         assert int(out) == block.get("count") > 0
 
 
-# --- files ----------------------------------------------------------------------------------------
+# --- files --------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_foreign_or_damaged_file_is_refused_by_name(tmp_path):

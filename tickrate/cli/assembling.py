@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from tickrate import registry
 from tickrate.config.experiment import Experiment, dump_experiment
+from tickrate.errors import RunFolderError
 from tickrate.runtime.assembly import LearnerParts
+from tickrate.runtime.environments import is_live, realtime_config
 from tickrate.runtime.learner import Learner
-from tickrate.runtime.run_folder import OnExisting, RunFolder, write_atomically
+from tickrate.runtime.run_folder import OnExisting, RunFolder, load_state, write_atomically
 from tickrate.tracking import plots
 from tickrate.tracking.jsonl import JsonlTracker
-from tickrate.tracking.tracker import MultiTracker, Tracker
 from tickrate.tracking.tensorboard import TensorBoardTracker
+from tickrate.tracking.tracker import MultiTracker, Tracker
 
 
 def learner_parts(experiment: Experiment) -> LearnerParts:
@@ -26,8 +28,10 @@ def learner_parts(experiment: Experiment) -> LearnerParts:
 
 
 def load_algorithm(experiment: Experiment) -> None:
-    """Import the algorithm and the framework under it; takes seconds the first time."""
-    registry.resolve(registry.algorithm(experiment.algorithm.name).build)
+    """Import the algorithm and its framework, which takes seconds, and limit the framework's threads."""
+    entry = registry.algorithm(experiment.algorithm.name)
+    registry.resolve(entry.build)
+    registry.resolve(entry.limit_threads)(experiment.trainer.threads)
 
 
 def file_trackers(folder: RunFolder) -> Tracker:
@@ -45,8 +49,31 @@ def draw_pictures(learner: Learner) -> None:
 
 
 def prepare_folder(experiment: Experiment, on_existing: OnExisting) -> RunFolder:
-    """Create (or, as wished, take over) the run folder and write the resolved experiment into it."""
+    """Create (or, as wished, take over) the run folder and write the resolved experiment into it.
+
+    Whatever can be found wrong without touching a device is found before.
+
+    Raises:
+        ConfigError: if the environment's settings cannot work.
+        RunFolderError: if the folder may not be used, or the run to resume has nothing left to do.
+    """
+    if is_live(experiment.environment):
+        realtime_config(experiment.environment)
     folder = RunFolder(experiment.folder)
     folder.prepare(on_existing)
+    if on_existing == "resume":
+        _check_unfinished(experiment, folder)
     write_atomically(folder.experiment, dump_experiment(experiment).encode())
     return folder
+
+
+def _check_unfinished(experiment: Experiment, folder: RunFolder) -> None:
+    checkpoint, total = folder.latest_checkpoint(), experiment.trainer.total_steps
+    if checkpoint is None or total is None:
+        return
+    steps = int(load_state(checkpoint)[1].get("steps", 0))
+    if steps >= total:
+        raise RunFolderError(
+            f"{folder.path} has made {steps} steps, its limit is {total}: "
+            f"give it more with --steps {2 * steps}"
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -12,6 +14,7 @@ import tyro
 from tickrate import clock
 from tickrate.cli.check import environment_of
 from tickrate.cli.live import sparkline
+from tickrate.errors import ConfigError
 from tickrate.tools.examine import time_environment
 
 
@@ -38,9 +41,12 @@ class BenchOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``tickrate bench``; return the exit code."""
-    options = tyro.cli(BenchOptions, args=list(arguments), prog="tickrate bench")
+    about = inspect.getdoc(BenchOptions)
+    options = tyro.cli(BenchOptions, args=list(arguments), prog="tickrate bench", description=about)
     overrides: dict[str, Any] = {}
     if options.hz is not None:
+        if not 0.0 < options.hz < math.inf:
+            raise ConfigError(f"--hz is {options.hz}; give a positive rate")
         overrides |= {"time_step_duration": 1 / options.hz, "start_obs_capture": 1 / options.hz}
     if options.clock is not None:
         overrides["clock_mode"] = options.clock

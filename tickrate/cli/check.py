@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
+from tickrate import registry
 from tickrate.config.experiment import load_experiment
-from tickrate.errors import ConfigError
+from tickrate.errors import ConfigError, suggest
 from tickrate.runtime.environments import EnvironmentConfig, is_live
 from tickrate.testing.contracts import Finding
 from tickrate.tools.examine import examine
@@ -19,7 +21,8 @@ from tickrate.tools.examine import examine
 class CheckOptions:
     """Examine your interface: spaces, contract, timing, delays and rewards.
 
-    Without --dry it sends random actions to the device. With --dry it sends no command and resets at most once.
+    Without --dry it sends random actions to the device. With --dry it sends no command and resets at most
+    once.
 
     Examples:
     tickrate check my_game:MyInterface --dry
@@ -39,7 +42,8 @@ class CheckOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``tickrate check``; return 0 if the contract is kept, 1 if not."""
-    options = tyro.cli(CheckOptions, args=list(arguments), prog="tickrate check")
+    about = inspect.getdoc(CheckOptions)
+    options = tyro.cli(CheckOptions, args=list(arguments), prog="tickrate check", description=about)
     errors = 0
     config = environment_of(options.target)
     for topic, seen in examine(config, dry=options.dry, steps=options.steps, seed=options.seed):
@@ -55,10 +59,11 @@ def environment_of(target: str) -> EnvironmentConfig:
     Raises:
         ConfigError: if it names none.
     """
-    config = load_experiment(target).environment if target.endswith((".yaml", ".yml")) else EnvironmentConfig(id=target)
+    is_file = target.endswith((".yaml", ".yml"))
+    config = load_experiment(target).environment if is_file else EnvironmentConfig(id=target)
     if not is_live(config):
         raise ConfigError(
             f"{config.id!r} is no live environment: give 'module:Class' of an interface, circuit, drone, "
-            "or an experiment file"
+            f"or an experiment file.{suggest(config.id, registry.ENVIRONMENTS)}"
         )
     return config

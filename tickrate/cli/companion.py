@@ -17,22 +17,21 @@ from tickrate.wire.zenoh_carrier import ZenohCarrier
 def main(arguments: Sequence[str]) -> int:
     """Run the companion of a worker until the control process has ended and all is delivered."""
     parser = role_parser("companion")
-    parser.add_argument("--shared", type=Path, required=True, help="folder of the memory shared with the worker")
+    parser.add_argument("--shared", type=Path, required=True, help="folder of the worker's shared memory")
     parser.add_argument("--index", type=int, default=0, help="index of the worker")
-    parser.add_argument("--boot", type=int, default=0, help="number of this start of the worker")
     options = parser.parse_args(arguments)
     _, folder = begin("companion", options.run_dir)
     control_ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends when its worker does, after the last rows are delivered
+        signal.signal(number, signal.SIG_IGN)  # it ends when its worker does, after the last rows are out
     on_parent_exit(control_ended.set)
     outlet = SharedOutlet.attach(options.shared)
     try:
         carrier = ZenohCarrier(options.hub, timeout_s=HUB_PATIENCE_S)
         try:
-            Companion(outlet, carrier, folder.wire_name, options.index, options.boot).run(control_ended)
+            Companion(outlet, carrier, folder.wire_name, options.index).run(control_ended)
         finally:
             carrier.close()
     finally:
-        outlet.close(remove=False)
+        outlet.close(remove=control_ended.is_set())  # of a killed worker nobody else would remove it
     return 0

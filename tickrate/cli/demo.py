@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import tyro
 
 from tickrate.cli.training import run_experiment
-from tickrate.config.experiment import as_mapping, experiment_from_mapping, load_experiment, override
+from tickrate.config.experiment import experiment_file, experiment_from_mapping, override
+from tickrate.config.loading import read_yaml
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class DemoOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``tickrate demo``; return the exit code."""
-    options = tyro.cli(DemoOptions, args=list(arguments), prog="tickrate demo")
+    about = inspect.getdoc(DemoOptions)
+    options = tyro.cli(DemoOptions, args=list(arguments), prog="tickrate demo", description=about)
     changes = {
         "environment.kwargs.track": options.track,
         "environment.kwargs.speed": options.speed,
@@ -41,8 +44,9 @@ def main(arguments: Sequence[str]) -> int:
         "run.seed": options.seed,
         "run.name": options.name or free_name(Path("runs"), "demo"),
     }
-    experiment = experiment_from_mapping(override(as_mapping(load_experiment("circuit")), changes))
-    return run_experiment(experiment, f"tickrate demo · track {options.track}, a car learns to lap")
+    experiment = experiment_from_mapping(override(read_yaml(experiment_file("circuit")), changes))
+    outcome = run_experiment(experiment, f"tickrate demo · track {options.track}, a car learns to lap")
+    return 1 if outcome.problems else 0
 
 
 def free_name(root: Path, stem: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import TracebackType
+from typing import Any
 
 try:
     import select
@@ -25,11 +27,14 @@ class Keys:
     """
 
     def __init__(self) -> None:
-        self._saved: list[object] | None = None
+        self._saved: list[Any] | None = None
         self._active = False
 
     def __enter__(self) -> Keys:
         self._active = sys.stdin is not None and sys.stdin.isatty()
+        if self._active and termios is not None:
+            # A process in the background that touches the terminal's settings is stopped for it.
+            self._active = os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
         if self._active and termios is not None:
             self._saved = termios.tcgetattr(sys.stdin)
             tty.setcbreak(sys.stdin)
@@ -50,4 +55,5 @@ class Keys:
         if msvcrt is not None and sys.platform == "win32":
             return msvcrt.getwch() if msvcrt.kbhit() else None
         ready, _, _ = select.select([sys.stdin], [], [], 0)
-        return sys.stdin.read(1) if ready else None
+        # os.read: a buffered read would take further keys out of select's sight.
+        return (os.read(sys.stdin.fileno(), 1).decode("latin-1") or None) if ready else None

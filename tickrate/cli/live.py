@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tickrate.runtime.run import RunState
-from tickrate.wire.messages import EpisodeReport
+from tickrate.wire.messages import EpisodeReport, Status
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 5.0
@@ -33,11 +33,11 @@ class View(Protocol):
         ...
 
 
-def make_view(title: str, *, total_s: float | None, total_steps: int | None) -> View:
+def make_view(title: str, *, total_s: float | None, total_steps: int | None, keys: bool = True) -> View:
     """Return a live view if standard output is a terminal, else one that prints plain lines."""
     console = Console()
-    if console.is_terminal:
-        return LiveView(console, title, total_s, total_steps)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveView(console, title, total_s, total_steps, keys=keys)
     return PlainView(console, total_s, total_steps)
 
 
@@ -57,13 +57,29 @@ def clock_text(seconds: float) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Return the last ``width`` values as a row of block characters, scaled from the least to the greatest."""
+    """Return the last ``width`` values as a row of blocks, scaled from the least to the greatest."""
     shown = values[-width:]
     if not shown:
         return ""
     low, high = min(shown), max(shown)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round((value - low) * scale)] for value in shown)
+
+
+def status_text(status: Status | None) -> str:
+    """Return what a role is doing, in words."""
+    if status is None:
+        return "starting"
+    return status.text if status.role == "worker" else f"{status.state}: {status.text}"
+
+
+def episode_text(report: EpisodeReport) -> str:
+    """Return one line about an episode."""
+    kind = "evaluation" if report.evaluation else "training"
+    parts = [f"{kind} episode: return {report.return_:.2f}", f"{report.steps} steps", report.ended]
+    if report.lap_time_s is not None:
+        parts.append(f"lap {lap_text(report)}")
+    return ", ".join(parts)
 
 
 def lap_text(report: EpisodeReport) -> str:
@@ -86,8 +102,16 @@ def _number(value: float | None, form: str) -> str:
 class LiveView:
     """A panel that is redrawn in place: roles, timing, learning, returns, lap times."""
 
-    def __init__(self, console: Console, title: str, total_s: float | None, total_steps: int | None) -> None:
-        self._title, self._total_s, self._total_steps = title, total_s, total_steps
+    def __init__(
+        self,
+        console: Console,
+        title: str,
+        total_s: float | None,
+        total_steps: int | None,
+        *,
+        keys: bool = True,
+    ) -> None:
+        self._title, self._total_s, self._total_steps, self._keys = title, total_s, total_steps, keys
         self._live = Live(console=console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> LiveView:
@@ -111,16 +135,20 @@ class LiveView:
             parts += [Text(), Text(done[1], style="dim"), ProgressBar(total=1.0, completed=done[0])]
         if state.notes:
             parts.append(Text(state.notes[-1], style="yellow"))
-        keys = "p go on" if state.paused else "p pause"
-        hint = f"{keys} · s stop the device at once · Ctrl-C end and save"
-        return Panel(Group(*parts), title=self._title, subtitle=hint, border_style="yellow" if state.paused else "cyan")
+        pause = "p go on" if state.paused else "p pause"
+        hint = f"{pause} · s stop the device at once · " if self._keys else ""
+        return Panel(
+            Group(*parts),
+            title=self._title,
+            subtitle=f"{hint}Ctrl-C end and save",
+            border_style="yellow" if state.paused else "cyan",
+        )
 
     def _roles(self, state: RunState) -> Table:
         table = Table.grid(padding=(0, 2))
         for role in ("worker", "trainer"):
             status = state.statuses.get(role)
-            words = "starting" if status is None else status.text if role == "worker" else f"{status.state}: {status.text}"
-            table.add_row(Text(role, style="bold"), words)
+            table.add_row(Text(role, style="bold"), Text(status_text(status)))
         return table
 
     def _figures(self, state: RunState) -> Table:
@@ -138,7 +166,8 @@ class LiveView:
             f"steps {_number(m('trainer/steps'), ',.0f')}",
             f"updates/s {_number(m('learn/updates_per_s'), '.1f')}",
             f"policy {_number(m('trainer/policy_version'), '.0f')}",
-            f"lag {_number(m('learn/policy_lag_versions'), '.0f')} versions, {_number(m('learn/policy_lag_s'), '.2f')} s",
+            f"lag {_number(m('learn/policy_lag_versions'), '.0f')} versions, "
+            f"{_number(m('learn/policy_lag_s'), '.2f')} s",
         )
         return table
 
@@ -150,7 +179,8 @@ class LiveView:
             table.add_row("return", Text(sparkline(training, 50), style="green"), f"last {training[-1]:.1f}")
         if evaluations:
             last = evaluations[-1]
-            table.add_row("evaluation", f"policy {last.policy_version}: return {last.return_:.1f}", lap_text(last))
+            words = f"policy {last.policy_version}: return {last.return_:.1f}"
+            table.add_row("evaluation", words, lap_text(last))
         laps = [r for r in state.episodes if r.lap_time_s is not None]
         if laps:
             table.add_row("laps", "  ".join(lap_text(r) for r in laps[-5:]), f"{len(laps)} so far")
@@ -178,12 +208,12 @@ class PlainView:
 
     def show(self, state: RunState) -> None:
         """Print what is new."""
-        for report in [r for r in state.episodes if r.sequence > self._seen]:
-            self._seen = report.sequence
+        new = min(state.finished_episodes - self._seen, len(state.episodes))
+        self._seen = state.finished_episodes
+        for report in list(state.episodes)[len(state.episodes) - new :]:
             if report.evaluation or report.lap_time_s is not None:
-                kind = "evaluation" if report.evaluation else "training"
-                self._print(state, f"{kind} episode: return {report.return_:.2f}, {report.steps} steps, {lap_text(report)}")
-        for note in list(state.notes)[self._noted :]:
+                self._print(state, episode_text(report))
+        for note in state.notes[self._noted :]:
             self._print(state, note)
         self._noted = len(state.notes)
         if state.elapsed_s < self._next:
@@ -192,8 +222,8 @@ class PlainView:
         worker, trainer = state.statuses.get("worker"), state.statuses.get("trainer")
         training = [r.return_ for r in state.episodes if not r.evaluation]
         words = [
-            f"worker: {worker.text if worker else 'starting'}",
-            f"trainer: {f'{trainer.state} ({trainer.text})' if trainer else 'starting'}",
+            f"worker: {status_text(worker)}",
+            f"trainer: {status_text(trainer)}",
             f"steps {_number(state.metric('trainer', 'trainer/steps'), '.0f')}",
             f"{_number(state.metric('trainer', 'timing/achieved_hz'), '.2f')} Hz",
             f"late p99 {_number(state.metric('trainer', 'timing/lateness_p99_ms'), '.2f')} ms",
@@ -204,4 +234,5 @@ class PlainView:
         self._print(state, " | ".join(words))
 
     def _print(self, state: RunState, text: str) -> None:
-        self._console.print(f"[{clock_text(state.elapsed_s)}] {text}", markup=False, highlight=False, soft_wrap=True)
+        line = f"[{clock_text(state.elapsed_s)}] {text}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)

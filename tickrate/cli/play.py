@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from tickrate.config.experiment import load_experiment
 from tickrate.errors import ConfigError
 from tickrate.policy import Policy
 from tickrate.runtime.environments import EnvironmentConfig, LiveEnvironment, open_environment
+from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.run_folder import RunFolder
-from tickrate.runtime.worker import EpisodeSummary
 from tickrate.tools.drive import drive, find_policy
 
 
@@ -46,7 +47,8 @@ class PlayOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``tickrate play``; return the exit code."""
-    options = tyro.cli(PlayOptions, args=list(arguments), prog="tickrate play")
+    about = inspect.getdoc(PlayOptions)
+    options = tyro.cli(PlayOptions, args=list(arguments), prog="tickrate play", description=about)
     file = find_policy(options.path)
     policy = Policy.load_file(file, seed=options.seed)
     environment = open_environment(environment_for(options, file))
@@ -74,7 +76,8 @@ def main(arguments: Sequence[str]) -> int:
         environment.close()
     laps = [s.metrics["lap_time_s"] for s in summaries if "lap_time_s" in s.metrics]
     if laps:
-        print(f"laps: {len(laps)} of {len(summaries)}, median {statistics.median(laps):.2f} s, best {min(laps):.2f} s")
+        middle, best = statistics.median(laps), min(laps)
+        print(f"laps: {len(laps)} of {len(summaries)}, median {middle:.2f} s, best {best:.2f} s")
     return 0
 
 

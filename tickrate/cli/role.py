@@ -18,7 +18,8 @@ HUB_PATIENCE_S = 20.0
 
 def role_parser(role: str) -> argparse.ArgumentParser:
     """Return a parser with the options that every role has."""
-    parser = argparse.ArgumentParser(prog=f"tickrate {role}", description=f"The {role} of a run; `train` starts it.")
+    description = f"The {role} of a run; `train` starts it."
+    parser = argparse.ArgumentParser(prog=f"tickrate {role}", description=description)
     parser.add_argument("--run-dir", type=Path, required=True, help="run folder with the resolved experiment")
     parser.add_argument("--hub", required=True, help="address of the hub, tcp/HOST:PORT")
     return parser
@@ -26,7 +27,8 @@ def role_parser(role: str) -> argparse.ArgumentParser:
 
 def begin(role: str, run_dir: Path) -> tuple[Experiment, RunFolder]:
     """Set up the log on standard output; return the experiment and its folder."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format=f"%(asctime)s {role} %(levelname)s %(message)s")
+    line = f"%(asctime)s {role} %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format=line)
     folder = RunFolder(run_dir)
     return load_experiment(folder.experiment), folder
 

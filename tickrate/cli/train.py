@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-import yaml
 
 from tickrate.cli.training import run_experiment
 from tickrate.config.experiment import (
     Experiment,
     as_mapping,
+    experiment_file,
     experiment_from_mapping,
     load_experiment,
     override,
 )
+from tickrate.config.loading import parse_yaml, read_yaml
 from tickrate.errors import ConfigError
 from tickrate.runtime.run_folder import OnExisting, RunFolder
 
@@ -31,7 +33,7 @@ class TrainOptions:
     tickrate train circuit --minutes 10            the shipped racing game
     tickrate train --env my_game:MyInterface       your own interface, on its clock
     tickrate train --env Pendulum-v1 --steps 10000 any Gymnasium id, in lock-step
-    tickrate train my_experiment.yaml --set trainer.updates_per_step=2
+    tickrate train mine.yaml --set trainer.updates_per_step=2 --set replay.n_step=1
     tickrate train --resume runs/my-run            go on where a run stopped
     """
 
@@ -47,8 +49,8 @@ class TrainOptions:
     """Seed of networks, sampling, exploration and warm-up."""
     name: str | None = None
     """Name of the run folder inside ./runs."""
-    set: tuple[str, ...] = ()
-    """Any key of the experiment file, as KEY=VALUE with a dotted key; may be repeated or given several values."""
+    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Any key of the experiment file, as KEY=VALUE with a dotted key; repeat --set for each."""
     resume: Path | None = None
     """Run folder to continue: replay, networks, optimisers, counters and random states are restored."""
     replace: bool = False
@@ -57,9 +59,11 @@ class TrainOptions:
 
 def main(arguments: Sequence[str]) -> int:
     """Run ``tickrate train``; return the exit code."""
-    options = tyro.cli(TrainOptions, args=list(arguments), prog="tickrate train")
+    about = inspect.getdoc(TrainOptions)
+    options = tyro.cli(TrainOptions, args=list(arguments), prog="tickrate train", description=about)
     experiment, on_existing = resolve_options(options)
-    return run_experiment(experiment, f"tickrate · {experiment.environment.id}", on_existing)
+    outcome = run_experiment(experiment, f"tickrate · {experiment.environment.id}", on_existing)
+    return 1 if outcome.problems else 0
 
 
 def resolve_options(options: TrainOptions) -> tuple[Experiment, OnExisting]:
@@ -70,12 +74,17 @@ def resolve_options(options: TrainOptions) -> tuple[Experiment, OnExisting]:
     """
     if options.resume is not None:
         return _resumed(options, options.resume), "resume"
+    if options.file is not None and "=" in options.file:
+        raise ConfigError(f"{options.file!r} is no experiment file; write --set before each KEY=VALUE")
     if options.file is not None:
-        base: Mapping[str, Any] = as_mapping(load_experiment(options.file))
+        load_experiment(options.file)  # a mistake in the file is reported as one, before anything is changed
+        base: Mapping[str, Any] = read_yaml(experiment_file(options.file))
     elif options.env is not None:
         base = {}
     else:
-        raise ConfigError("say what to train on: an experiment file, or --env (circuit, module:Class, Gymnasium id)")
+        raise ConfigError(
+            "say what to train on: an experiment file, or --env with circuit, module:Class or an id"
+        )
     changes = assignments(options)
     if options.env is not None:
         changes = {"environment.id": options.env} | changes
@@ -84,11 +93,17 @@ def resolve_options(options: TrainOptions) -> tuple[Experiment, OnExisting]:
 
 def _resumed(options: TrainOptions, path: Path) -> Experiment:
     if options.file is not None or options.env is not None or options.replace or options.name is not None:
-        raise ConfigError("--resume takes everything from the run folder; only --steps, --minutes and --set go with it")
-    folder = RunFolder(path)
+        raise ConfigError(
+            "--resume takes the rest from the run folder: only --steps, --minutes, --set go with it"
+        )
+    changes = assignments(options)
+    if fixed := [key for key in changes if key in ("run.seed", "run.name", "run.root", "algorithm.preset")]:
+        raise ConfigError(f"a resumed run keeps its {', '.join(fixed)}")
+    folder = RunFolder(path.resolve())
     folder.prepare("resume")
-    changed = experiment_from_mapping(override(as_mapping(load_experiment(folder.experiment)), assignments(options)))
-    run = dataclasses.replace(changed.run, root=str(path.parent), name=path.name)
+    kept = load_experiment(folder.experiment)
+    changed = experiment_from_mapping(override(as_mapping(kept), changes))
+    run = dataclasses.replace(changed.run, root=str(folder.path.parent), name=folder.path.name)
     return dataclasses.replace(changed, run=run)
 
 
@@ -103,10 +118,7 @@ def assignments(options: TrainOptions) -> dict[str, Any]:
         key, separator, value = text.partition("=")
         if not separator or not key:
             raise ConfigError(f"--set {text!r} is not of the form KEY=VALUE, e.g. trainer.updates_per_step=2")
-        try:
-            changes[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {text!r}: the value is no YAML: {error}") from error
+        changes[key] = parse_yaml(value, f"the value of --set {key}")
     named = {
         "trainer.total_steps": options.steps,
         "trainer.time_limit_s": None if options.minutes is None else 60.0 * options.minutes,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from tickrate import clock
 from tickrate.cli import assembling
 from tickrate.cli.role import HUB_PATIENCE_S, begin, end_on_termination, role_parser
 from tickrate.runtime.contract import EnvironmentContract
@@ -19,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the trainer until its input closes (the run was stopped) or it is terminated."""
     parser = role_parser("trainer")
     parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
-    parser.add_argument("--started", type=float, default=None, help="monotonic time at which the command was given")
+    parser.add_argument("--started", type=float, help="monotonic time at which the command was given")
     options = parser.parse_args(arguments)
     experiment, folder = begin("trainer", options.run_dir)
     stop = threading.Event()
@@ -27,14 +26,11 @@ def main(arguments: Sequence[str]) -> int:
     on_parent_exit(stop.set)
     lower_priority(experiment.trainer.niceness)
     parts = assembling.learner_parts(experiment)
-    started = clock.now() if options.started is None else options.started
-    carrier = ZenohCarrier(options.hub, timeout_s=HUB_PATIENCE_S)
     tracker = assembling.file_trackers(folder)
+    carrier = ZenohCarrier(options.hub, timeout_s=HUB_PATIENCE_S)
 
     def build(contract: EnvironmentContract) -> Learner:
-        learner = parts.build(contract, folder, tracker, resume=options.resume)
-        learner.began_at(started)
-        return learner
+        return parts.build(contract, folder, tracker, resume=options.resume, started=options.started)
 
     try:
         assembling.load_algorithm(experiment)  # imports its framework while the worker connects and warms up

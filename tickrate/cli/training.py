@@ -1,11 +1,15 @@
-"""Runs an experiment with a view and keys: what ``train`` and ``demo`` have in common."""
+"""Runs an experiment with a view and keys: what ``train``, ``demo`` and `tickrate.train` have in common."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
+import numpy as np
 from rich.console import Console
 
 from tickrate import clock
@@ -15,25 +19,32 @@ from tickrate.cli.live import View, best_lap, clock_text, make_view
 from tickrate.config.experiment import Experiment
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import open_environment
+from tickrate.runtime.episode import EpisodeSummary
+from tickrate.runtime.learner import Learner
 from tickrate.runtime.run import LocalRun, RunState
 from tickrate.runtime.run_folder import OnExisting, RunFolder
-from tickrate.runtime.serial import run_serial
-from tickrate.runtime.worker import EpisodeSummary
+from tickrate.runtime.serial import check_limits, run_serial
 from tickrate.wire import messages
 
 POLL_S = 0.1
+HURRY_S = 1.0
+"""Patience with each role after a second Ctrl-C."""
 
 
 class Interrupts:
-    """Turns Ctrl-C and SIGTERM into a flag, so that a run ends in order; a second Ctrl-C ends it at once."""
+    """Turns Ctrl-C and SIGTERM into a flag, so that a run ends in order; a second one ends it at once.
+
+    Outside of the main thread, where no signal can be handled, the flag stays down.
+    """
 
     def __init__(self) -> None:
         self.requested = threading.Event()
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,54 +57,99 @@ class Interrupts:
         self.requested.set()
 
 
-def run_experiment(experiment: Experiment, title: str, on_existing: OnExisting = "refuse") -> int:
-    """Run an experiment to its end and tell how it went; return the exit code."""
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went.
+
+    Attributes:
+        folder: path of the run folder.
+        problems: what went wrong at the end, one sentence each.
+    """
+
+    folder: Path
+    problems: tuple[str, ...] = ()
+
+
+def run_experiment(experiment: Experiment, title: str, on_existing: OnExisting = "refuse") -> Outcome:
+    """Run an experiment to its end, or until Ctrl-C, and tell how it went.
+
+    Raises:
+        ConfigError, RunFolderError: before anything has been started, if it cannot work.
+        RoleFailed: if a role ended with an error; everything up to then is saved.
+    """
     started = clock.now()
-    folder = assembling.prepare_folder(experiment, on_existing)
     console = Console()
-    console.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
-    console.print(effective_values(experiment), highlight=False, soft_wrap=True)
-    view = make_view(title, total_s=experiment.trainer.time_limit_s, total_steps=experiment.trainer.total_steps)
-    resume = on_existing == "resume"
     with Interrupts() as interrupts:
-        if experiment.serial:
-            state = _run_serial(experiment, folder, view, interrupts, resume)
-            problems: list[str] = []
-        else:
-            state, problems = _run_roles(experiment, folder, view, interrupts, resume, started)
-    _farewell(console, folder, state, problems)
-    return 1 if problems else 0
+        run = _run_serial if experiment.serial else _run_roles
+        return run(experiment, title, on_existing, console, interrupts, started)
 
 
 def effective_values(experiment: Experiment) -> str:
     """Return the line that says what will really be used."""
     replay, trainer = experiment.replay, experiment.trainer
+    gamma = float(np.float32(replay.gamma))
     return (
         f"{experiment.algorithm.name} on {experiment.environment.id}, seed {experiment.run.seed}: "
         f"{trainer.updates_per_step:g} updates/step from step {trainer.start_steps} on, "
-        f"batch {experiment.algorithm.settings.batch_size}, gamma {replay.gamma:g} (float32), {replay.n_step}-step, "
-        f"replay {replay.capacity:,}"
+        f"batch {experiment.algorithm.settings.batch_size}, "
+        f"gamma {gamma:.9g} (float32, looks {1 / (1 - gamma):.0f} steps ahead), "
+        f"{replay.n_step}-step returns, replay {replay.capacity:,}"
     )
 
 
+def _announce(console: Console, experiment: Experiment, folder: RunFolder) -> None:
+    console.print(f"run folder: {folder.path}", highlight=False, markup=False, soft_wrap=True)
+    console.print(effective_values(experiment), highlight=False, markup=False, soft_wrap=True)
+
+
+def _view(experiment: Experiment, title: str, *, keys: bool) -> View:
+    trainer = experiment.trainer
+    return make_view(title, total_s=trainer.time_limit_s, total_steps=trainer.total_steps, keys=keys)
+
+
+# --- roles in processes of their own
+# ---------------------------------------------------------------------------
+
+
 def _run_roles(
-    experiment: Experiment, folder: RunFolder, view: View, interrupts: Interrupts, resume: bool, started: float
-) -> tuple[RunState, list[str]]:
-    run = LocalRun(folder, resume=resume, trainer_threads=experiment.trainer.threads, started=started)
+    experiment: Experiment,
+    title: str,
+    on_existing: OnExisting,
+    console: Console,
+    interrupts: Interrupts,
+    started: float,
+) -> Outcome:
+    folder = assembling.prepare_folder(experiment, on_existing)
+    _announce(console, experiment, folder)
+    run = LocalRun(
+        folder,
+        resume=on_existing == "resume",
+        trainer_threads=experiment.trainer.threads,
+        started=started,
+        time_limit_s=experiment.trainer.time_limit_s,
+    )
     try:
         run.start()
-        with view, Keys() as keys:
-            while not interrupts.requested.is_set() and not run.finished:
-                view.show(run.poll())
-                if (key := keys.pressed()) is not None:
-                    _obey(run, key)
-                clock.sleep(POLL_S)
-            problems = list(run.stop())
-            view.show(run.state)
+        _watch(run, _view(experiment, title, keys=True), interrupts)
+        problems = tuple(run.stop())
+    except KeyboardInterrupt:
+        run.stop(HURRY_S)
+        raise
     except BaseException:
         run.stop()
         raise
-    return run.state, problems
+    _farewell(console, folder, run.state, problems)
+    return Outcome(folder.path, problems)
+
+
+def _watch(run: LocalRun, view: View, interrupts: Interrupts) -> None:
+    with view, Keys() as keys:
+        while not interrupts.requested.is_set() and not run.finished:
+            view.show(run.poll())
+            if (key := keys.pressed()) is not None:
+                _obey(run, key)
+            clock.sleep(POLL_S)
+        view.show(run.poll() if run.finished else run.state)
 
 
 def _obey(run: LocalRun, key: str) -> None:
@@ -103,48 +159,89 @@ def _obey(run: LocalRun, key: str) -> None:
         run.order("stop_device")
 
 
+# --- all in this process
+# ---------------------------------------------------------------------------------------
+
+
 def _run_serial(
-    experiment: Experiment, folder: RunFolder, view: View, interrupts: Interrupts, resume: bool
-) -> RunState:
-    state = RunState()
-    began = clock.now()
-    environment = open_environment(experiment.environment)
-    contract = EnvironmentContract.of(environment)
-    tracker = assembling.file_trackers(folder)
-    learner = assembling.learner_parts(experiment).build(contract, folder, tracker, resume=resume)
-
-    def watch(words: str, summary: EpisodeSummary | None) -> bool:
-        state.elapsed_s = clock.now() - began
-        if summary is not None:
-            state.episodes.append(_report(summary, len(learner.episodes)))
-        metrics = learner.figures() | {"trainer/steps": float(learner.limiter.steps)}
-        metrics["trainer/policy_version"] = float(learner.version)
-        for role, text, figures in (("worker", words, {}), ("trainer", f"{learner.limiter.updates} updates", metrics)):
-            state.statuses[role] = messages.Status(
-                run=folder.wire_name, worker=role, boot=0, role=role, state="learning", text=text, metrics=figures
-            )
-        view.show(state)
-        return interrupts.requested.is_set()
-
-    try:
-        with view:
-            run_serial(
-                environment,
-                contract.schema(),
-                learner,
-                experiment.worker,
-                seed=experiment.run.seed,
-                boot=folder.next_boot(),
-                watch=watch,
-            )
+    experiment: Experiment,
+    title: str,
+    on_existing: OnExisting,
+    console: Console,
+    interrupts: Interrupts,
+    started: float,
+) -> Outcome:
+    check_limits(experiment.trainer)
+    with ExitStack() as cleanup:
+        # The environment comes first: one that cannot be made leaves no run folder behind.
+        environment = cleanup.enter_context(closing(open_environment(experiment.environment)))
+        contract = EnvironmentContract.of(environment)
+        folder = assembling.prepare_folder(experiment, on_existing)
+        _announce(console, experiment, folder)
+        assembling.load_algorithm(experiment)
+        tracker = cleanup.enter_context(closing(assembling.file_trackers(folder)))
+        resume = on_existing == "resume"
+        learner = assembling.learner_parts(experiment).build(
+            contract, folder, tracker, resume=resume, started=started
+        )
+        view = cleanup.enter_context(_view(experiment, title, keys=False))
+        watcher = _SerialWatcher(learner, view, interrupts, started)
+        run_serial(
+            environment,
+            contract.schema(),
+            learner,
+            experiment.worker,
+            seed=experiment.run.seed,
+            boot=folder.next_boot(),
+            watch=watcher,
+        )
+        watcher.show("stopped")
         assembling.draw_pictures(learner)
-    finally:
-        tracker.close()
-        environment.close()
-    return state
+    _farewell(console, folder, watcher.state, ())
+    return Outcome(folder.path)
 
 
-def _report(summary: EpisodeSummary, number: int) -> messages.EpisodeReport:
+class _SerialWatcher:
+    """Feeds the view of a serial run, and tells it when the person wants it to end."""
+
+    def __init__(self, learner: Learner, view: View, interrupts: Interrupts, started: float) -> None:
+        self.state = RunState()
+        self._learner, self._view, self._interrupts, self._started = learner, view, interrupts, started
+
+    def __call__(self, words: str, summary: EpisodeSummary | None) -> bool:
+        """Take in a finished episode, or show the present state; return whether to end the run."""
+        if summary is None:
+            self.show(words)
+        else:
+            self.state.add_episode(report_of(summary, self.state.finished_episodes + 1))
+        return self._interrupts.requested.is_set()
+
+    def show(self, words: str) -> None:
+        """Show the present state."""
+        learner, state = self._learner, self.state
+        state.elapsed_s = clock.now() - self._started
+        metrics = learner.figures() | {
+            "trainer/steps": float(learner.limiter.steps),
+            "trainer/policy_version": float(learner.version),
+        }
+        run = learner.folder.wire_name
+        state.statuses["worker"] = messages.Status(
+            run=run, worker="worker-0", boot=0, role="worker", state="acting", text=words
+        )
+        state.statuses["trainer"] = messages.Status(
+            run=run,
+            worker="trainer",
+            boot=0,
+            role="trainer",
+            state="learning",
+            text=f"{learner.limiter.updates} updates, policy {learner.version}",
+            metrics=metrics,
+        )
+        self._view.show(state)
+
+
+def report_of(summary: EpisodeSummary, number: int) -> messages.EpisodeReport:
+    """Return the report of an episode of a serial run, for the view."""
     return messages.EpisodeReport(
         run="serial",
         worker="worker-0",
@@ -162,20 +259,22 @@ def _report(summary: EpisodeSummary, number: int) -> messages.EpisodeReport:
     )
 
 
-def _farewell(console: Console, folder: RunFolder, state: RunState, problems: list[str]) -> None:
+def _farewell(console: Console, folder: RunFolder, state: RunState, problems: tuple[str, ...]) -> None:
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    training = sum(not r.evaluation for r in state.episodes)
-    say(f"ended after {clock_text(state.elapsed_s)}: {training} training episodes seen, everything saved in {folder.path}")
+    checkpoint = folder.latest_checkpoint()
+    saved = f"everything saved in {folder.path}" if checkpoint else "nothing to save yet"
+    if problems and checkpoint:
+        saved = f"saved up to {checkpoint}"
+    say(f"ended after {clock_text(state.elapsed_s)}: {state.training_episodes} training episodes, {saved}")
     if (best := best_lap(state)) is not None:
         say(f"best clean lap: {best.lap_time_s:.2f} s ({'evaluation' if best.evaluation else 'training'})")
     if folder.best_policy.exists():
         say(f"drive with the best policy:  tickrate play {folder.path}")
-    if folder.latest_checkpoint() is not None:
+    if checkpoint is not None:
         say(f"go on learning:              tickrate train --resume {folder.path}")
     if folder.learning_curve.exists():
-        say(f"pictures:                    {folder.learning_curve}, {folder.timing_histogram.name}")
+        say(f"learning curve:              {folder.learning_curve}")
     for problem in problems:
         say(f"problem: {problem}")
-

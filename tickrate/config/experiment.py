@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from tickrate import registry
-from tickrate.config.loading import from_mapping, read_yaml, to_mapping
+from tickrate.config.loading import dump_yaml, from_mapping, read_yaml, to_mapping
 from tickrate.errors import ConfigError, suggest
 from tickrate.runtime.environments import EnvironmentConfig, is_live
-from tickrate.runtime.learner import ReplayConfig, TrainerConfig
+from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
 from tickrate.runtime.worker import WorkerConfig
 
 PRESETS = Path(__file__).parent / "presets"
@@ -34,8 +32,21 @@ class RunConfig:
     seed: int = 0
     """Seed of networks, sampling, exploration and warm-up. A live system is not repeatable all the same."""
     mode: Mode = "auto"
-    """``wall-clock``: roles in processes of their own. ``serial``: all in one process, for simulators and debugging.
-    ``auto``: wall-clock for a live environment, serial for a Gymnasium id."""
+    """``wall-clock``: roles in processes of their own. ``serial``: all in one process, for simulators and
+    debugging. ``auto``: wall-clock for a live environment, serial for a Gymnasium id."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot name a folder or seed a generator."""
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; it must be 0 or more")
+        if (
+            self.name in (".", "..")
+            or any(c in self.name for c in "/\\:\0")
+            or self.name != self.name.strip()
+        ):
+            raise ConfigError(f"name is {self.name!r}; give the plain name of a folder inside {self.root!r}")
+        if not self.root:
+            raise ConfigError("root is empty; give the folder that holds the run folders, e.g. 'runs'")
 
 
 @dataclass(frozen=True)
@@ -68,8 +79,8 @@ class Experiment:
     @property
     def folder(self) -> Path:
         """Path of the run folder."""
-        name = self.run.name or f"{self.environment.id.replace(':', '.').replace('/', '-')}-seed{self.run.seed}"
-        return Path(self.run.root) / name
+        environment = self.environment.id.replace(":", ".").replace("/", "-")
+        return Path(self.run.root) / (self.run.name or f"{environment}-seed{self.run.seed}")
 
     @property
     def serial(self) -> bool:
@@ -81,12 +92,14 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
     """Build an experiment from nested plain values.
 
     Raises:
-        ConfigError: for any key, name or value that cannot be; the message names it and the nearest valid one.
+        ConfigError: for any key, name or value that cannot be; the message names it and the nearest valid
+        one.
     """
     sections = [f.name for f in dataclasses.fields(Experiment)]
     for key in values:
         if key not in sections:
-            raise ConfigError(f"unknown section {key!r}.{suggest(str(key), sections)} There are: {', '.join(sections)}")
+            near = suggest(str(key), sections)
+            raise ConfigError(f"unknown section {key!r}.{near} There are: {', '.join(sections)}")
     rest = {key: value for key, value in values.items() if key != "algorithm"}
     experiment = from_mapping(Experiment, rest)
     return dataclasses.replace(experiment, algorithm=_algorithm(values.get("algorithm", {})))
@@ -94,7 +107,9 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
 
 def _algorithm(values: Any) -> AlgorithmConfig:
     if not isinstance(values, Mapping):
-        raise ConfigError(f"algorithm is {values!r}; expected a section such as {{name: sac, preset: crossq}}")
+        raise ConfigError(
+            f"algorithm is {values!r}; expected a section such as {{name: sac, preset: crossq}}"
+        )
     settings = dict(values)
     name = settings.pop("name", "sac")
     entry = registry.algorithm(str(name))
@@ -103,25 +118,42 @@ def _algorithm(values: Any) -> AlgorithmConfig:
     if preset not in entry.presets:
         near = suggest(str(preset), entry.presets)
         raise ConfigError(f"algorithm.preset is {preset!r}; {name} has {list(entry.presets)}.{near}")
-    base = to_mapping(getattr(kind, preset)())
-    return AlgorithmConfig(name=str(name), settings=from_mapping(kind, base | settings, "algorithm"))
+    base = getattr(kind, preset)()
+    result = from_mapping(kind, to_mapping(base) | settings, "algorithm")
+    for option, switch in entry.used_only_with.items():
+        changed = option in settings and getattr(result, option) != getattr(base, option)
+        if changed and not getattr(result, switch):
+            raise ConfigError(
+                f"algorithm.{option} is set, but {name} does not use it here: algorithm.{switch} is off"
+            )
+    return AlgorithmConfig(name=str(name), settings=result)
+
+
+def experiment_file(source: str | Path) -> Path:
+    """Return the experiment file that ``source`` means: a path, or the name of a shipped one (``circuit``).
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    path = Path(source)
+    shipped = {p.stem: p for p in sorted(PRESETS.glob("*.yaml"))}
+    if path.is_file():
+        return path
+    if str(source) in shipped:
+        return shipped[str(source)]
+    raise ConfigError(
+        f"there is no file {str(source)!r} and no shipped experiment of that name; shipped are "
+        f"{list(shipped)}.{suggest(str(source), shipped)}"
+    )
 
 
 def load_experiment(source: str | Path) -> Experiment:
-    """Read an experiment file, or one of the shipped presets by name (``circuit``).
+    """Read an experiment file, or one of the shipped ones by name (``circuit``).
 
     Raises:
         ConfigError: if there is no such file, or anything in it is wrong.
     """
-    path = Path(source)
-    if not path.exists() and path.suffix == "":
-        shipped = {p.stem: p for p in sorted(PRESETS.glob("*.yaml"))}
-        if str(source) not in shipped:
-            raise ConfigError(
-                f"there is no file {str(source)!r} and no shipped experiment of that name; shipped are {list(shipped)}."
-                f"{suggest(str(source), shipped)}"
-            )
-        path = shipped[str(source)]
+    path = experiment_file(source)
     try:
         return experiment_from_mapping(read_yaml(path))
     except ConfigError as error:
@@ -129,8 +161,12 @@ def load_experiment(source: str | Path) -> Experiment:
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values with dotted keys set (``{"trainer.start_steps": 100}``); keys are checked on loading."""
-    result: dict[str, Any] = {k: (dict(v) if isinstance(v, Mapping) else v) for k, v in values.items()}
+    """Return nested values with dotted keys set (``{"trainer.start_steps": 100}``), checked when loaded.
+
+    Apply it to what a file says, not to a resolved experiment: there every key of the algorithm is written
+    out, and another preset would change nothing.
+    """
+    result: dict[str, Any] = dict(values)
     for dotted, value in assignments.items():
         node = result
         *parents, last = dotted.split(".")
@@ -151,4 +187,4 @@ def as_mapping(experiment: Experiment) -> dict[str, Any]:
 
 def dump_experiment(experiment: Experiment) -> str:
     """Return the resolved experiment as YAML text that `load_experiment` reads back to an equal one."""
-    return yaml.safe_dump(as_mapping(experiment), sort_keys=False, allow_unicode=True)
+    return dump_yaml(as_mapping(experiment))

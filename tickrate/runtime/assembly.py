@@ -11,9 +11,10 @@ from tickrate import registry
 from tickrate.algorithms.protocol import Algorithm
 from tickrate.data.augment import Mirror
 from tickrate.data.replay import Replay
-from tickrate.errors import RunFolderError
+from tickrate.errors import ConfigError, RunFolderError, suggest
 from tickrate.runtime.contract import EnvironmentContract
-from tickrate.runtime.learner import Learner, ReplayConfig, TrainerConfig
+from tickrate.runtime.learner import Learner
+from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
 from tickrate.runtime.run_folder import RunFolder
 from tickrate.tracking.tracker import Tracker
 
@@ -38,12 +39,29 @@ class LearnerParts:
     evaluation_episodes: int
     seed: int
 
-    def build(self, contract: EnvironmentContract, folder: RunFolder, tracker: Tracker, *, resume: bool) -> Learner:
+    def build(
+        self,
+        contract: EnvironmentContract,
+        folder: RunFolder,
+        tracker: Tracker,
+        *,
+        resume: bool,
+        started: float | None = None,
+    ) -> Learner:
         """Return a learner for an environment, new or continued from the newest checkpoint.
+
+        Args:
+            contract: the environment.
+            folder: where the learner keeps its files.
+            tracker: where metrics go.
+            resume: continue from the newest checkpoint.
+            started: the time (of `clock.now`) at which the command was given; now when omitted.
 
         Raises:
             RunFolderError: if ``resume`` is set and there is no checkpoint, or it cannot be used.
-            ConfigError: if the algorithm cannot learn in these spaces, or the replay does not fit into memory.
+            ConfigError: if the algorithm cannot learn in these spaces, the replay does not fit into memory,
+            or
+                the declared symmetry is none.
         """
         learning_seed, replay_seed = np.random.SeedSequence(self.seed).generate_state(2).tolist()
         algorithm: Algorithm = registry.resolve(registry.algorithm(self.algorithm).build)(
@@ -72,6 +90,8 @@ class LearnerParts:
             evaluation_episodes=self.evaluation_episodes,
             mirror=mirror_of(contract) if self.replay.mirror else None,
         )
+        if started is not None:
+            learner.began_at(started)
         if resume:
             checkpoint = folder.latest_checkpoint()
             if checkpoint is None:
@@ -81,7 +101,25 @@ class LearnerParts:
 
 
 def mirror_of(contract: EnvironmentContract) -> Mirror | None:
-    """Return the augmentation for the left-right symmetry that the interface declares, or None."""
+    """Return the augmentation for the left-right symmetry that the interface declares, or None.
+
+    Raises:
+        ConfigError: if what it declares has another form, names a leaf that is not there, or is no symmetry.
+    """
     if contract.mirror is None:
         return None
-    return Mirror(contract.mirror["observation"], contract.mirror["action"])
+    try:
+        leaves = {str(path): (given[0], given[1]) for path, given in contract.mirror["observation"].items()}
+        action = contract.mirror["action"]
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            "mirror() of the interface must return {'observation': {leaf: (permutation, signs)}, "
+            f"'action': signs}}; got {contract.mirror!r}"
+        ) from error
+    for path in leaves:
+        if path not in contract.leaf_spaces:
+            near = suggest(path, contract.leaf_spaces)
+            raise ConfigError(
+                f"mirror() of the interface names the leaf {path!r}, which is not observed.{near}"
+            )
+    return Mirror(leaves, action)

@@ -1,4 +1,4 @@
-"""What a worker tells the trainer about its environment, so that the trainer needs neither device nor interface."""
+"""What a worker tells the trainer about its environment: the trainer has neither device nor interface."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from tickrate.data.schema import RecordSchema
-from tickrate.errors import MessageError
+from tickrate.errors import ConfigError, MessageError
 from tickrate.runtime.environments import Environment, LiveEnvironment, record_schema
 
-MAX_LEAF_ELEMENTS = 16_777_216
+MAX_LEAF_ELEMENTS = 1 << 24
+MAX_ELEMENTS = 1 << 25
+"""Elements of all leaves together; their bounds take a few hundred MB at most."""
 MAX_LEAVES = 1024
+MAX_AXES = 8
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,11 @@ class EnvironmentContract:
             observation = data["observation"]
             if not isinstance(observation, list) or not 0 < len(observation) <= MAX_LEAVES:
                 raise ValueError(f"{len(observation)} observation leaves")
+            if sum(math.prod(_shape(leaf)) for leaf in observation) > MAX_ELEMENTS:
+                raise ValueError(f"over {MAX_ELEMENTS} elements in an observation")
             leaf_spaces = {str(leaf["path"]): _space_from_dict(leaf) for leaf in observation}
+            if len(leaf_spaces) < len(observation):
+                raise ValueError("a leaf is described twice")
             action_space = _space_from_dict(data["action"])
             if not isinstance(action_space, spaces.Box):
                 raise ValueError("the action is no Box")
@@ -87,54 +94,65 @@ class EnvironmentContract:
             mirror = data["mirror"]
             if mirror is not None and not isinstance(mirror, Mapping):
                 raise ValueError("the mirror is no mapping")
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
             raise MessageError(f"not the contract of an environment: {error!r}") from error
         return cls(leaf_spaces, action_space, period_s, length, mirror)
 
 
-def _bound(values: NDArray[Any]) -> float | list[float]:
-    """One number where all elements agree (images), else all of them."""
-    flat = np.asarray(values, dtype=np.float64).ravel()
-    return float(flat[0]) if flat.size and np.all(flat == flat[0]) else flat.tolist()
-
-
 def _space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
+    low: Any
+    high: Any
     if isinstance(space, spaces.Box):
         kind, low, high = "box", _bound(space.low), _bound(space.high)
     elif isinstance(space, spaces.Discrete):
-        kind, low, high = "discrete", float(space.start), float(space.start + space.n - 1)
+        kind, low, high = "discrete", int(space.start), int(space.start + space.n - 1)
     elif isinstance(space, spaces.MultiDiscrete):
         kind, low, high = "multidiscrete", _bound(space.start), _bound(space.start + space.nvec - 1)
     elif isinstance(space, spaces.MultiBinary):
-        kind, low, high = "multibinary", 0.0, 1.0
+        kind, low, high = "multibinary", 0, 1
     else:
-        raise MessageError(f"the space {space} cannot be described to a trainer")
-    return {"kind": kind, "shape": list(space.shape or ()), "dtype": np.dtype(space.dtype).name, "low": low, "high": high}
+        raise ConfigError(f"the space {space} cannot be described to a trainer")
+    dtype = np.dtype(space.dtype).name
+    return {"kind": kind, "shape": list(space.shape or ()), "dtype": dtype, "low": low, "high": high}
+
+
+def _bound(values: NDArray[Any]) -> Any:
+    """Return one number if all are the same, as for images, else a flat list."""
+    flat = values.ravel()
+    return flat[0].item() if flat.size and np.all(flat == flat[0]) else flat.tolist()
+
+
+def _shape(data: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = tuple(int(n) for n in data["shape"])
+    if len(shape) > MAX_AXES or any(n < 0 for n in shape) or math.prod(shape) > MAX_LEAF_ELEMENTS:
+        raise ValueError(f"shape {shape}")
+    return shape
 
 
 def _space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
-    shape = tuple(int(n) for n in data["shape"])
-    if any(n < 0 for n in shape) or math.prod(shape) > MAX_LEAF_ELEMENTS:
-        raise ValueError(f"shape {shape}")
-    dtype = np.dtype(str(data["dtype"]))
+    shape, dtype, kind = _shape(data), np.dtype(str(data["dtype"])), data["kind"]
     if dtype.kind not in "biuf":
         raise ValueError(f"dtype {dtype}")
-    low, high = (np.broadcast_to(_reshape(data[k], shape), shape) for k in ("low", "high"))
-    kind = data["kind"]
     if kind == "box":
-        return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
-    if kind == "discrete":
-        return spaces.Discrete(int(high - low) + 1, start=int(low))
-    if kind == "multidiscrete":
-        return spaces.MultiDiscrete((high - low + 1).astype(np.int64), start=low.astype(np.int64))
+        low, high = (_array(data[name], shape, dtype) for name in ("low", "high"))
+        return spaces.Box(low, high, dtype=dtype.type)
     if kind == "multibinary":
-        return spaces.MultiBinary(shape)
-    raise ValueError(f"kind of space {kind!r}")
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+    low, high = (_array(data[name], shape, np.dtype(np.int64)) for name in ("low", "high"))
+    if kind == "discrete" and shape == ():
+        return spaces.Discrete(int(high) - int(low) + 1, start=int(low))
+    if kind == "multidiscrete":
+        return spaces.MultiDiscrete(high - low + 1, start=low)
+    raise ValueError(f"kind of space {kind!r} with shape {shape}")
 
 
-def _reshape(bound: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    values = np.asarray(bound, dtype=np.float64)
-    return values.reshape(shape) if values.size == math.prod(shape) and values.ndim else values
+def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a bound as a full array; whole numbers are never rounded through floats."""
+    numbers = bound if isinstance(bound, list) else [bound]
+    if not all(isinstance(n, int | float) for n in numbers):
+        raise ValueError("a bound that is no number")
+    values = np.array(numbers, dtype=dtype)
+    return values.reshape(shape) if isinstance(bound, list) else np.broadcast_to(values[0], shape)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Opens the environment of an experiment: a live one on its clock, or any Gymnasium environment in lock-step."""
+"""Opens the environment of an experiment: a live one on its clock, or a Gymnasium one in lock-step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from gymnasium import spaces
 from tickrate import registry, trees
 from tickrate.clock import Clock
 from tickrate.data.schema import Field, RecordSchema
-from tickrate.errors import ConfigError
+from tickrate.errors import ConfigError, suggest
+from tickrate.realtime import ENVIRONMENT_IDS
+from tickrate.realtime.config import RealTimeConfig
 from tickrate.realtime.env import RealTimeEnv
 from tickrate.realtime.interface import RealTimeGymInterface
 from tickrate.realtime.timing import TimingSummary
@@ -25,8 +27,8 @@ class EnvironmentConfig:
     """Which environment a run drives."""
 
     id: str = "circuit"
-    """A live environment of the package (``circuit``, ``drone``), ``module:Class`` of your own interface, or the id
-    of a registered Gymnasium environment (lock-step)."""
+    """A live environment of the package (``circuit``, ``drone``), ``module:Class`` of your own interface, or
+    the id of a registered Gymnasium environment (lock-step)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the interface, or of ``gymnasium.make``."""
     realtime: dict[str, Any] = field(default_factory=dict)
@@ -39,10 +41,25 @@ StepResult = tuple[Leaves, float, bool, bool, dict[str, Any]]
 class Environment(Protocol):
     """What a worker drives: canonical observations in, actions out, whatever is behind it."""
 
-    leaf_spaces: Mapping[str, spaces.Space[Any]]
-    action_space: spaces.Box
-    period_s: float
-    action_buffer_length: int
+    @property
+    def leaf_spaces(self) -> Mapping[str, spaces.Space[Any]]:
+        """Canonical observation: path -> space, the action buffer last."""
+        ...
+
+    @property
+    def action_space(self) -> spaces.Box:
+        """Bounded box of floats."""
+        ...
+
+    @property
+    def period_s(self) -> float:
+        """Time-step in seconds; 0 in lock-step."""
+        ...
+
+    @property
+    def action_buffer_length(self) -> int:
+        """Actions in flight that the observation holds."""
+        ...
 
     def reset(self, seed: int | None = None) -> tuple[Leaves, dict[str, Any]]:
         """Begin an episode; return its first observation by path, and info."""
@@ -70,7 +87,7 @@ class LiveEnvironment:
 
     def __init__(self, env: RealTimeEnv) -> None:
         self.env = env
-        self.leaf_spaces = env.leaf_spaces
+        self.leaf_spaces: Mapping[str, spaces.Space[Any]] = env.leaf_spaces
         self.action_space = _continuous(env.action_space, type(env.interface).__name__)
         self.period_s = float(env.config.time_step_duration)
         self.action_buffer_length = int(env.config.act_buf_len) if env.config.act_in_obs else 0
@@ -140,22 +157,29 @@ class LockStepEnvironment:
 
 def _continuous(space: spaces.Space[Any], name: str) -> spaces.Box:
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-        raise ConfigError(f"{name}: the action space {space} is not continuous (Box of floats); no algorithm for it yet")
+        raise ConfigError(
+            f"{name}: the action space {space} is not continuous (Box of floats); "
+            "there is no algorithm for it yet"
+        )
     if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
         raise ConfigError(f"{name}: the action space {space} is unbounded; give finite low and high")
     return space
 
 
 def is_live(config: EnvironmentConfig) -> bool:
-    """Tell whether the environment runs on its own clock (an interface) rather than in lock-step (Gymnasium)."""
+    """Tell whether the environment is an interface, on its own clock, rather than a Gymnasium environment."""
     return config.id in registry.ENVIRONMENTS or ":" in config.id
 
 
 def realtime_config(config: EnvironmentConfig) -> dict[str, Any]:
-    """Return the configuration of the `RealTimeEnv` for a live environment, in dict form, with overrides applied.
+    """Return the configuration of the `RealTimeEnv` for a live environment, in dict form, overrides applied.
+
+    It is checked, but the interface is not made: no device is touched.
 
     Raises:
-        ConfigError: for an id that names no live environment, or a class that is no interface.
+        ConfigError: for an id that names no live environment, a class that is no interface, or a real-time
+        key
+            or value that cannot be.
     """
     if config.id in registry.ENVIRONMENTS:
         build: Callable[..., Mapping[str, Any]] = registry.resolve(registry.ENVIRONMENTS[config.id].config)
@@ -168,7 +192,11 @@ def realtime_config(config: EnvironmentConfig) -> dict[str, Any]:
         if not (isinstance(interface, type) and issubclass(interface, RealTimeGymInterface)):
             raise ConfigError(f"{config.id} is {interface!r}, not a class derived from RealTimeGymInterface")
         settings = {"interface": interface, "interface_kwargs": dict(config.kwargs)}
-    return settings | config.realtime | {"obs_format": "dict"}
+    if "obs_format" in config.realtime:
+        raise ConfigError("environment.realtime.obs_format cannot be set: a run keeps observations by path")
+    settings |= config.realtime | {"obs_format": "dict"}
+    RealTimeConfig.from_mapping(settings)
+    return settings
 
 
 def open_environment(config: EnvironmentConfig, clock: Clock | None = None) -> Environment:
@@ -178,18 +206,33 @@ def open_environment(config: EnvironmentConfig, clock: Clock | None = None) -> E
         ConfigError: if the id is unknown or the spaces are of a kind that cannot be trained on yet.
     """
     if is_live(config):
-        return LiveEnvironment(RealTimeEnv(realtime_config(config), clock=clock))
+        live_env = RealTimeEnv(realtime_config(config), clock=clock)
+        try:
+            return LiveEnvironment(live_env)
+        except ConfigError:
+            live_env.close()
+            raise
     if config.realtime:
-        raise ConfigError(f"environment.realtime is set, but {config.id!r} is a Gymnasium environment in lock-step")
+        raise ConfigError(
+            f"environment.realtime is set, but {config.id!r} is a Gymnasium environment in lock-step"
+        )
+    if config.id in ENVIRONMENT_IDS:
+        raise ConfigError(f"{config.id!r} runs on its own clock: name its interface, as 'module:Class'")
     try:
         env = gymnasium.make(config.id, **config.kwargs)
     except gymnasium.error.Error as error:
         live = ", ".join(sorted(registry.ENVIRONMENTS))
         raise ConfigError(
             f"environment {config.id!r} is neither a live one of tickrate ({live}), nor 'module:Class', "
-            f"nor a Gymnasium id that can be made here: {error}"
+            f"nor a Gymnasium id that can be made here: {error}.{suggest(config.id, registry.ENVIRONMENTS)}"
         ) from error
-    return LockStepEnvironment(env, config.id)
+    except TypeError as error:
+        raise ConfigError(f"environment {config.id!r} with kwargs {config.kwargs}: {error}") from error
+    try:
+        return LockStepEnvironment(env, config.id)
+    except ConfigError:
+        env.close()
+        raise
 
 
 def record_schema(leaf_spaces: Mapping[str, spaces.Space[Any]], action_space: spaces.Box) -> RecordSchema:
@@ -199,6 +242,7 @@ def record_schema(leaf_spaces: Mapping[str, spaces.Space[Any]], action_space: sp
 
 
 def _field(name: str, space: spaces.Space[Any]) -> Field:
-    assert space.shape is not None and space.dtype is not None  # leaves are Box, Discrete or Multi-...: all have both
+    assert space.shape is not None  # leaves are Box, Discrete or Multi-...: all have a shape and a dtype
+    assert space.dtype is not None
     dtype = np.dtype(np.float32) if np.issubdtype(space.dtype, np.floating) else np.dtype(space.dtype)
     return Field(name=name, dtype=dtype.name, shape=tuple(space.shape))

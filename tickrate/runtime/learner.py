@@ -1,11 +1,10 @@
-"""The learning half of a run without its sockets: takes rows, makes updates, hands out policies, keeps the books."""
+"""The learning half of a run, without sockets: takes rows, updates, hands out policies, keeps books."""
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,62 +16,16 @@ from tickrate.algorithms.protocol import Algorithm
 from tickrate.data.augment import Mirror
 from tickrate.data.replay import Replay
 from tickrate.data.schema import Flag
-from tickrate.errors import ConfigError
+from tickrate.errors import RunFolderError
+from tickrate.runtime.episode import EpisodeSummary
+from tickrate.runtime.figures import Rate, StepTiming
+from tickrate.runtime.learner_config import TrainerConfig
 from tickrate.runtime.limiter import UpdateLimiter
 from tickrate.runtime.run_folder import RunFolder, load_state, save_state, write_atomically
-from tickrate.runtime.worker import EpisodeSummary
 from tickrate.tracking.tracker import Tracker
 
 KEPT_POLICIES = 512
 """Published policies kept in memory, so that the one that did best in an evaluation can still be saved."""
-RECENT_STEPS = 2000
-"""Steps over which the live timing figures are taken (100 s at 20 Hz)."""
-
-
-@dataclass(frozen=True)
-class TrainerConfig:
-    """How the trainer spends its time."""
-
-    total_steps: int | None = None
-    """Training steps after which the run ends; None: no limit."""
-    time_limit_s: float | None = None
-    """Seconds of wall time, from the command on (also one that resumes), after which it ends; None: no limit."""
-    start_steps: int = 500
-    """Training steps before the first update (the warm-up). Usual: 500 to 10 000."""
-    updates_per_step: float = 1.0
-    """Updates per training step (UTD ratio); the limiter keeps it exactly. Usual: 1 to 4, 20 for REDQ-like methods."""
-    publish_every: int = 10
-    """Updates between two published policies. Usual: a few a second."""
-    checkpoint_every_s: float = 60.0
-    """Seconds between checkpoints."""
-    log_every_s: float = 5.0
-    """Seconds between two rows of metrics."""
-    threads: int = 1
-    """Threads of the learner's process. More only where cores are free: on a shared core they slow it down."""
-    niceness: int = 5
-    """How far the learner gives way to the control loop (0-19; POSIX only)."""
-
-    def __post_init__(self) -> None:
-        """Refuse values that cannot work."""
-        if self.updates_per_step <= 0:
-            raise ConfigError(f"trainer.updates_per_step is {self.updates_per_step:g}; it must be positive")
-        if self.start_steps < 1 or self.publish_every < 1 or self.threads < 1:
-            raise ConfigError("trainer: start_steps, publish_every and threads must be at least 1")
-
-
-@dataclass(frozen=True)
-class ReplayConfig:
-    """What keeps the transitions."""
-
-    capacity: int = 1_000_000
-    """Most observations kept; the oldest go first. Memory that it needs is checked before the run."""
-    gamma: float = 0.995
-    """Discount per time-step, in (0, 1). 0.99 looks 5 s ahead at 20 Hz, 0.995 looks 10 s."""
-    n_step: int = 3
-    """Rewards summed before bootstrapping. Usual: 1 to 5."""
-    mirror: bool = True
-    """Show half of each batch mirrored left to right, where the interface declares how (doubles what a steering
-    device teaches per step); without effect elsewhere."""
 
 
 class Learner:
@@ -120,26 +73,28 @@ class Learner:
         self._policies: OrderedDict[int, tuple[bytes, float]] = OrderedDict()
         self._scores: dict[int, list[float]] = {}
         self._metrics: Mapping[str, Any] = {}
-        self._lateness: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._starts: deque[tuple[int, int, float]] = deque(maxlen=RECENT_STEPS)
-        self._all_lateness: list[NDArray[np.float32]] = []
-        self._overruns = 0
+        self._timing = StepTiming()
         self._lag = (0, 0.0)
-        self._rate = _Rate()
-        self.wall_offset_s = 0.0
+        self._rate = Rate()
+        self._published_at = 0
+        self._wall_offset_s = 0.0
         self._started = clock.now()
         self.episodes: list[dict[str, Any]] = []
 
     @property
     def wall_s(self) -> float:
-        """Seconds of wall time since the run was first started, earlier boots included."""
-        return self.wall_offset_s + clock.now() - self._started
+        """Seconds of wall time that the run has taken, earlier commands included."""
+        return self._wall_offset_s + clock.now() - self._started
 
     def began_at(self, start: float) -> None:
-        """Count wall time from ``start`` (a time of `clock.now`), the moment the command was given."""
+        """Count wall time, and ``time_limit_s``, from ``start`` (of `clock.now`): when the command was given.
+
+        To be called before `restore`, which adds what earlier commands took.
+        """
         self._started = start
 
-    # --- data in ---------------------------------------------------------------------------------------------
+    # --- data in
+    # ---------------------------------------------------------------------------------------------
 
     def ingest(self, rows: NDArray[Any]) -> None:
         """Add rows to the replay, count the training steps among them, and note their timing."""
@@ -147,18 +102,21 @@ class Learner:
         acted = rows[(rows["flags"] & Flag.FINAL) == 0]
         training = acted[(acted["flags"] & Flag.EVALUATION) == 0]
         self.limiter.add_steps(len(training))
+        if len(acted):
+            # A worker may still act with what an earlier life of this trainer handed out after its last
+            # checkpoint: our next policy has to count as newer than that.
+            self.version = max(self.version, int(acted["policy_version"].max()))
         if len(training):
             self.algorithm.observe({path: training[column] for path, column in self._paths})
-        timed = acted[acted["start"] > 0]
-        if len(timed):
-            self._lateness.extend(timed["lateness"].tolist())
-            self._starts.extend(zip(timed["episode"].tolist(), timed["step"].tolist(), timed["start"].tolist(), strict=True))
-            self._all_lateness.append(timed["lateness"].copy())
-            self._overruns += int(np.count_nonzero(timed["flags"] & Flag.LATE))
-        if len(training) and training["policy_version"][-1] > 0:
-            used = int(training["policy_version"][-1])
+            self._note_lag(training[-1])
+        self._timing.add(acted)
+
+    def _note_lag(self, row: Any) -> None:
+        """Note how old the policy was that chose the newest action."""
+        used, start = int(row["policy_version"]), float(row["start"])
+        if used > 0:
             born = self._policies.get(used, (b"", np.nan))[1]
-            self._lag = (self.version - used, float(training["start"][-1] - born) if training["start"][-1] else 0.0)
+            self._lag = (self.version - used, start - born if start > 0 else 0.0)
 
     def finish_episode(self, summary: EpisodeSummary) -> None:
         """Log a finished episode, and keep the policy that did best in an evaluation."""
@@ -191,19 +149,23 @@ class Learner:
         self._tracker.scalars(self.limiter.steps, values)
 
     def _judge(self, summary: EpisodeSummary) -> None:
-        if summary.ended in ("paused", "shutdown"):
-            self._scores.pop(summary.policy_version, None)
+        version = summary.policy_version
+        if summary.cut:
+            self._scores.pop(version, None)
             return
-        scores = self._scores.setdefault(summary.policy_version, [])
+        scores = self._scores.setdefault(version, [])
         scores.append(summary.score)
-        if len(scores) < self._evaluation_episodes or min(scores) <= self.best_score:
+        if len(scores) < self._evaluation_episodes:
             return
-        kept = self._policies.get(summary.policy_version)
-        if kept is not None:
+        worst = min(self._scores.pop(version))
+        kept = self._policies.get(version)
+        if worst > self.best_score and kept is not None:
+            self.best_score, self.best_version = worst, version
             write_atomically(self.folder.best_policy, kept[0])
-            self.best_score, self.best_version = min(scores), summary.policy_version
+            write_atomically(self.folder.best, json.dumps({"score": worst, "version": version}).encode())
 
-    # --- learning --------------------------------------------------------------------------------------------
+    # --- learning
+    # --------------------------------------------------------------------------------------------
 
     def update_if_due(self) -> bool:
         """Make one update if the limiter allows one and there is data; return whether it did."""
@@ -219,11 +181,12 @@ class Learner:
 
     def publish_due(self) -> bool:
         """Tell whether enough updates were made for a new policy to be handed out."""
-        return self.limiter.updates >= (self.version + 1) * self.config.publish_every
+        return self.limiter.updates - self._published_at >= self.config.publish_every
 
     def publish(self) -> tuple[int, bytes]:
         """Return (version, policy) of the weights as they are now; versions grow by one."""
-        self.version = max(self.version + 1, self.limiter.updates // self.config.publish_every)
+        self.version += 1
+        self._published_at = self.limiter.updates
         weights = self.algorithm.policy_bytes(self.version)
         self._policies[self.version] = (weights, clock.now())
         while len(self._policies) > KEPT_POLICIES:
@@ -237,10 +200,11 @@ class Learner:
         elapsed = clock.now() - self._started
         return (total is not None and self.limiter.steps >= total) or (limit is not None and elapsed >= limit)
 
-    # --- books -----------------------------------------------------------------------------------------------
+    # --- books
+    # -----------------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, float]:
-        """Return the present metrics, by the names of ``docs/metrics.md``. Reads the device, so call it seldom."""
+        """Return the present metrics, by the names of ``docs/metrics.md``; call it seldom, it waits."""
         values = {f"learn/{name}": float(value) for name, value in self._metrics.items()}
         values |= {
             "learn/updates": float(self.limiter.updates),
@@ -250,16 +214,7 @@ class Learner:
             "learn/policy_lag_s": float(np.nan_to_num(self._lag[1])),
             "replay/transitions": float(len(self.replay)),
         }
-        if self._lateness:
-            late_ms = 1000 * np.asarray(self._lateness)
-            values |= {
-                "timing/lateness_p50_ms": float(np.percentile(late_ms, 50)),
-                "timing/lateness_p99_ms": float(np.percentile(late_ms, 99)),
-                "timing/lateness_max_ms": float(late_ms.max()),
-                "timing/overruns": float(self._overruns),
-                "timing/achieved_hz": self._achieved_hz(),
-            }
-        return values
+        return values | self._timing.figures()
 
     def log(self) -> dict[str, float]:
         """Write the present metrics to the tracker and return them."""
@@ -268,17 +223,8 @@ class Learner:
         return values
 
     def lateness(self) -> NDArray[np.float32]:
-        """Return the lateness of every live step of this boot, in seconds."""
-        return np.concatenate(self._all_lateness) if self._all_lateness else np.zeros(0, dtype=np.float32)
-
-    def _achieved_hz(self) -> float:
-        gaps = [
-            b[2] - a[2]
-            for a, b in zip(self._starts, list(self._starts)[1:], strict=False)
-            if a[0] == b[0] and b[1] == a[1] + 1
-        ]
-        total = sum(gaps)
-        return len(gaps) / total if total > 0 else 0.0
+        """Return the lateness of the live steps of this boot, in seconds, at most `LATENESS_STEPS`."""
+        return self._timing.lateness()
 
     def save(self) -> Path:
         """Write a checkpoint: all of it, or (after a crash) none; return its folder."""
@@ -289,11 +235,14 @@ class Learner:
             "steps": self.limiter.steps,
             "updates": self.limiter.updates,
             "forgiven": self.limiter.forgiven,
+            "published_at": self._published_at,
             "version": self.version,
             "best_score": None if np.isinf(self.best_score) else self.best_score,
             "best_version": self.best_version,
             "wall_s": self.wall_s,
-            "overruns": self._overruns,
+            "wall_offset_s": self._wall_offset_s,
+            "started": self._started,
+            "overruns": self._timing.overruns,
         }
         save_state(temporary, self.algorithm.state(), counters)
         folder = self.folder.finish_checkpoint(temporary, step)
@@ -304,41 +253,64 @@ class Learner:
         """Continue from a checkpoint: replay, networks, optimisers, counters and random states.
 
         Raises:
-            RunFolderError, RecordError, ConfigError: if any part is missing, damaged or of another shape; nothing is
-                used then.
+            RunFolderError, RecordError: if any part is missing, damaged or of another shape. Throw this
+            learner
+                away then: some of its parts may have been restored.
         """
         state, counters = load_state(checkpoint)
+        try:
+            numbers = {name: float(counters[name]) for name in _COUNTERS}
+            best = counters["best_score"]
+            best_score = -np.inf if best is None else float(best)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(
+                f"checkpoint {checkpoint}: counters.json lacks a number: {error!r}"
+            ) from error
         self.replay.restore(checkpoint)
         self.algorithm.restore(state)
-        self.limiter.steps = int(counters["steps"])
-        self.limiter.updates = int(counters["updates"])
-        self.limiter.forgiven = float(counters["forgiven"])
-        self.version = int(counters["version"])
-        self.best_score = -np.inf if counters["best_score"] is None else float(counters["best_score"])
-        self.best_version = int(counters["best_version"])
-        self.wall_offset_s = float(counters["wall_s"])
-        self._overruns = int(counters["overruns"])
-        if self.folder.episodes.exists():
-            lines = self.folder.episodes.read_text(encoding="utf-8").splitlines()
-            self.episodes = [json.loads(line) for line in lines]
+        self.limiter.steps = int(numbers["steps"])
+        self.limiter.updates = int(numbers["updates"])
+        self.limiter.forgiven = numbers["forgiven"]
+        self._published_at = int(numbers["published_at"])
+        self.version = int(numbers["version"])
+        self.best_score, self.best_version = best_score, int(numbers["best_version"])
+        self._timing.overruns = int(numbers["overruns"])
+        # A trainer that died and was started again within one command has not taken the time twice.
+        same_command = numbers["started"] == self._started
+        self._wall_offset_s = numbers["wall_offset_s" if same_command else "wall_s"]
+        self._recall_best()
+        self.episodes = _read_log(self.folder.episodes)
+
+    def _recall_best(self) -> None:
+        """Take the best score from beside the best policy: it may have been found after the checkpoint."""
+        if not (self.folder.best.exists() and self.folder.best_policy.exists()):
+            return
+        try:
+            best = json.loads(self.folder.best.read_text(encoding="utf-8"))
+            score, version = float(best["score"]), int(best["version"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(
+                f"{self.folder.best} does not say a score and a version: {error!r}"
+            ) from error
+        if score > self.best_score:
+            self.best_score, self.best_version = score, version
 
 
-class _Rate:
-    """Events per second over the last few seconds."""
+_COUNTERS = (
+    *("steps", "updates", "forgiven", "published_at", "version", "best_version"),
+    *("wall_s", "wall_offset_s", "started", "overruns"),
+)
 
-    def __init__(self, window_s: float = 5.0) -> None:
-        self._times: deque[float] = deque()
-        self._window_s = window_s
 
-    def count(self) -> None:
-        self._times.append(clock.now())
-        self._forget()
-
-    def per_second(self) -> float:
-        self._forget()
-        return len(self._times) / self._window_s
-
-    def _forget(self) -> None:
-        horizon = clock.now() - self._window_s
-        while self._times and self._times[0] < horizon:
-            self._times.popleft()
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    """Return the episodes of a log; a last line that a killed process left unfinished is cut off the file."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    unfinished = lines.pop()
+    if unfinished:
+        write_atomically(path, b"".join(line + b"\n" for line in lines))
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise RunFolderError(f"{path} is damaged: {error}") from error

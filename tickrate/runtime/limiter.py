@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class UpdateLimiter:
     """Allows ``updates_per_step`` updates for each training step after the first ``start_steps``.
 
-    Updates that were not made in time are made up for later, at most ``backlog_steps`` steps' worth, so that a
-    learner that was stopped for a while does not run hot on old data for minutes.
+    Updates that were not made in time are made up for later, at most ``backlog_steps`` steps' worth, so that
+    a learner that was stopped for a while does not run hot on old data for minutes.
 
     Attributes:
         updates_per_step: wanted ratio of updates to environment steps (the UTD ratio), > 0.

@@ -1,4 +1,4 @@
-"""Shared memory between a worker's control process and its companion: rows, summaries and state out, weights and orders in.
+"""Shared memory of a worker's two processes: rows, summaries and state go out, weights and orders come in.
 
 The control process must never wait for a disk or a network, so it only writes into memory that both processes
 map. Everything here is a plain store and load: a full ring drops and counts, a register keeps the newest.
@@ -6,10 +6,10 @@ map. Everything here is a plain store and load: a full ring drops and counts, a 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ from tickrate import clock
 from tickrate.data.schema import RecordSchema
 from tickrate.errors import MessageError
 from tickrate.runtime.contract import EnvironmentContract
+from tickrate.runtime.episode import EpisodeSummary, Orders
 from tickrate.runtime.recorder import Row
 from tickrate.runtime.shared_memory import ControlBlock, Register, RowRing, shared_folder
-from tickrate.runtime.worker import EpisodeSummary, Orders
 
 ROWS_CAPACITY = 4096
 """Rows that the ring holds: over three minutes at 20 Hz, four seconds at 1 kHz."""
+ROWS_BYTES = 128 << 20
+"""Memory that the ring may take; of large rows (images) it holds fewer."""
 SUMMARIES_CAPACITY = 64
 WEIGHTS_CAPACITY = 32 << 20
 """Largest policy, in bytes, that reaches a control process."""
@@ -37,7 +39,6 @@ CELLS = {
     "paused": "int64",
     "shutdown": "int64",
     "control_beat": "float64",
-    "companion_beat": "float64",
 }
 
 
@@ -68,18 +69,20 @@ class SharedOutlet:
             MessageError: if the folder holds no such memory.
         """
         try:
-            contract = EnvironmentContract.from_dict(json.loads((folder / "contract.json").read_text(encoding="utf-8")))
-        except (OSError, json.JSONDecodeError) as error:
+            text = (folder / "contract.json").read_text(encoding="utf-8")
+            contract = EnvironmentContract.from_dict(json.loads(text))
+        except (OSError, ValueError) as error:
             raise MessageError(f"{folder} is not the shared memory of a worker: {error}") from error
         return cls._map(folder, contract, create=False)
 
     @classmethod
     def _map(cls, folder: Path, contract: EnvironmentContract, *, create: bool) -> SharedOutlet:
         schema = contract.schema()
+        capacity = max(16, min(ROWS_CAPACITY, ROWS_BYTES // schema.row_dtype.itemsize))
         return cls(
             folder=folder,
             contract=contract,
-            rows=RowRing(folder / "rows", schema.row_dtype, ROWS_CAPACITY, create=create),
+            rows=RowRing(folder / "rows", schema.row_dtype, capacity, create=create),
             summaries=RowRing(folder / "summaries", SUMMARY_DTYPE, SUMMARIES_CAPACITY, create=create),
             weights=Register(folder / "weights", WEIGHTS_CAPACITY, create=create),
             state=Register(folder / "state", STATE_CAPACITY, create=create),
@@ -91,7 +94,8 @@ class SharedOutlet:
         """The record schema of the rows."""
         return self.contract.schema()
 
-    # --- the control process's side (an `Outlet`) --------------------------------------------------------------
+    # --- the control process's side (an `Outlet`)
+    # --------------------------------------------------------------
 
     def put_row(self, row: Row) -> None:
         """Copy a row into the ring; full, it is dropped and counted."""
@@ -101,7 +105,9 @@ class SharedOutlet:
         """Copy an episode's summary into its ring."""
         data = msgspec.msgpack.encode(summary)
         slot = np.zeros((), SUMMARY_DTYPE)
-        if len(data) > slot["data"].size:  # an info with hundreds of numbers: keep the episode, leave them out
+        if (
+            len(data) > slot["data"].size
+        ):  # an info with hundreds of numbers: keep the episode, leave them out
             data = msgspec.msgpack.encode(_without_metrics(summary))
         slot["size"] = len(data)
         slot["data"][: len(data)] = np.frombuffer(data, np.uint8)
@@ -120,7 +126,8 @@ class SharedOutlet:
         self.block.set("control_beat", clock.now())
         return Orders(paused=bool(self.block.get("paused")), shutdown=bool(self.block.get("shutdown")))
 
-    # --- the companion's side ----------------------------------------------------------------------------------
+    # --- the companion's side
+    # ----------------------------------------------------------------------------------
 
     def take_summaries(self) -> list[EpisodeSummary]:
         """Return the summaries that wait."""
@@ -137,7 +144,7 @@ class SharedOutlet:
         return entry[1].decode(errors="replace") if entry else "starting"
 
     def close(self, *, remove: bool) -> None:
-        """Unmap the memory; the control process also removes the files."""
+        """Unmap the memory; ``remove`` deletes the files too, which either process may."""
         for part in (self.rows, self.summaries, self.weights, self.state, self.block):
             part.close()
         if remove:
@@ -145,5 +152,5 @@ class SharedOutlet:
 
 
 def _without_metrics(summary: EpisodeSummary) -> EpisodeSummary:
-    kept: Mapping[str, float] = {k: v for k, v in summary.metrics.items() if k in ("score", "lap_time_s", "lap_clean")}
-    return EpisodeSummary(**{**vars(summary), "metrics": dict(kept)})
+    kept = {k: v for k, v in summary.metrics.items() if k in ("score", "lap_time_s", "lap_clean")}
+    return dataclasses.replace(summary, metrics=kept)

@@ -17,17 +17,19 @@ Row = NDArray[np.void]
 class Recorder:
     """Writes one row per observation of one stream, and hands each over as soon as it is complete.
 
-    A row holds an observation, the action that was applied after it, and the reward and end flags that came back;
-    the last row of an episode holds the true final observation alone (`Flag.FINAL`).
+    A row holds an observation, the action that was applied after it, and the reward and end flags that came
+    back; the last row of an episode holds the true final observation alone (`Flag.FINAL`).
 
     Args:
         schema: the record schema.
         stream: number of the stream (worker or environment index).
-        first_episode: number of the first episode; later boots of a worker begin higher than earlier ones ended.
-        sink: takes each finished row (a scalar structured array that is reused: copy it or write it out).
+        first_episode: number of the first episode; a later boot of a worker begins above the earlier ones.
+        sink: takes each finished row, a scalar structured array that is reused: copy it or write it out.
     """
 
-    def __init__(self, schema: RecordSchema, stream: int, first_episode: int, sink: Callable[[Row], None]) -> None:
+    def __init__(
+        self, schema: RecordSchema, stream: int, first_episode: int, sink: Callable[[Row], None]
+    ) -> None:
         self._row = np.zeros((), dtype=schema.row_dtype)
         self._row["stream"] = stream
         self._paths = [(f"o/{field.name}", field.name, field.stack) for field in schema.observation]
@@ -63,7 +65,7 @@ class Recorder:
         """Complete the row of the last observation with what came of it, and begin the next.
 
         Args:
-            action: the action that the device was really told, in the environment's units.
+            action: the action that was applied, in the environment's units.
             reward: reward of the step.
             terminated: the episode ended for good.
             truncated: the episode was cut off.

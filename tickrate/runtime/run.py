@@ -1,4 +1,4 @@
-"""All roles of a run on one machine: hub in this process, worker and trainer in their own, watched and ended in order."""
+"""All roles of a run on one machine: holds the hub, starts, watches and ends worker and trainer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tickrate import clock
-from tickrate.errors import TickrateError
+from tickrate.errors import RoleFailed, WireError
 from tickrate.runtime.run_folder import RunFolder
 from tickrate.runtime.supervision import Child
 from tickrate.wire import messages
@@ -17,9 +17,10 @@ from tickrate.wire.mailbox import Mailbox
 from tickrate.wire.zenoh_carrier import ZenohCarrier, ZenohHub
 
 MAX_RESTARTS = 3
-"""How often a role that dies is started again before the run is given up."""
+"""How often a role that was killed is started again before the run is given up."""
 STOP_PATIENCE_S = 20.0
 """Seconds that a role gets to end by itself (the trainer writes a checkpoint meanwhile)."""
+HUB_PATIENCE_S = 10.0
 
 Order = Literal["pause", "resume", "stop_device", "shutdown"]
 
@@ -29,8 +30,10 @@ class RunState:
     """What a view shows of a run.
 
     Attributes:
-        statuses: newest status of each role, by its name.
+        statuses: newest status of each role, by its name; a role that died has none.
         episodes: the last finished episodes, oldest first.
+        finished_episodes: how many have finished, training and evaluation.
+        training_episodes: how many of them were training episodes.
         elapsed_s: wall time since the command, in seconds.
         notes: what happened to the roles, newest last.
         paused: whether acting is paused.
@@ -38,8 +41,10 @@ class RunState:
 
     statuses: dict[str, messages.Status] = field(default_factory=dict)
     episodes: deque[messages.EpisodeReport] = field(default_factory=lambda: deque(maxlen=500))
+    finished_episodes: int = 0
+    training_episodes: int = 0
     elapsed_s: float = 0.0
-    notes: deque[str] = field(default_factory=lambda: deque(maxlen=50))
+    notes: list[str] = field(default_factory=list)
     paused: bool = False
 
     def metric(self, role: str, name: str) -> float | None:
@@ -47,38 +52,55 @@ class RunState:
         status = self.statuses.get(role)
         return None if status is None else status.metrics.get(name)
 
+    def add_episode(self, report: messages.EpisodeReport) -> None:
+        """Note a finished episode."""
+        self.episodes.append(report)
+        self.finished_episodes += 1
+        self.training_episodes += not report.evaluation
+
 
 class LocalRun:
     """Starts and supervises the roles of one run.
+
+    A role that was killed (by a signal: out of memory, ``kill``, a crash of its interpreter) is started again
+    and the run goes on. A role that ended with an error of its own is not: a restart does not mend it.
 
     Args:
         folder: the prepared run folder, with the resolved experiment in it.
         resume: whether the trainer continues from the newest checkpoint.
         trainer_threads: threads that the trainer's process may use.
         started: the time (of `clock.now`) that wall time counts from.
+        time_limit_s: wall time after which the run is finished even if no trainer says so; None: no limit.
     """
 
     def __init__(
-        self, folder: RunFolder, *, resume: bool, trainer_threads: int, started: float | None = None
+        self,
+        folder: RunFolder,
+        *,
+        resume: bool,
+        trainer_threads: int,
+        started: float | None = None,
+        time_limit_s: float | None = None,
     ) -> None:
         self.state = RunState()
         self._folder = folder
         self._started = clock.now() if started is None else started
+        self._time_limit_s = time_limit_s
         self._name = name = folder.wire_name
         self._boot = messages.new_boot()
+        self._stopped = False
         self._hub = ZenohHub()
-        common = ["--run-dir", str(folder.path), "--hub", self._hub.endpoint]
-        again = ["--resume"] if resume else []
-        self._trainer = Child(
-            "trainer",
-            [*common, "--started", repr(self._started), *again],
-            folder.log("trainer"),
-            trainer_threads,
-        )
-        self._worker = Child("worker", [*common, "--index", "0"], folder.log("worker-0"), threads=1)
-        self._carrier = ZenohCarrier(self._hub.endpoint, timeout_s=10.0)
+        try:
+            self._carrier = ZenohCarrier(self._hub.endpoint, timeout_s=HUB_PATIENCE_S)
+        except WireError:
+            self._hub.close()
+            raise
         self._statuses: Mailbox = self._carrier.subscribe(make_key(name, "status", ANY), capacity=1000)
         self._reports: Mailbox = self._carrier.subscribe(make_key(name, "report", ANY), capacity=1000)
+        common = ["--run-dir", str(folder.path), "--hub", self._hub.endpoint]
+        started_at = ["--started", repr(self._started), *(["--resume"] if resume else [])]
+        self._worker = Child("worker", [*common, "--index", "0"], folder.log("worker-0"), threads=1)
+        self._trainer = Child("trainer", [*common, *started_at], folder.log("trainer"), trainer_threads)
 
     def start(self) -> None:
         """Start the roles. The worker comes first: a live system can be warmed up while the trainer loads."""
@@ -89,58 +111,89 @@ class LocalRun:
         """Take in what the roles said, look after the dead, and return the state.
 
         Raises:
-            TickrateError: if a role died too often; the message holds its last words.
+            RoleFailed: if a role ended with an error, or was killed too often; it holds its last words.
         """
-        state = self.state
-        state.elapsed_s = clock.now() - self._started
-        for payload in self._statuses.drain(1000):
-            status = messages.decode(payload)
-            if isinstance(status, messages.Status):
-                state.statuses[status.role] = status
-        for payload in self._reports.drain(1000):
-            report = messages.decode(payload)
-            if isinstance(report, messages.EpisodeReport):
-                state.episodes.append(report)
+        self._listen()
         for child in (self._worker, self._trainer):
             if not child.running and not self.finished:
                 self._revive(child)
-        return state
+        return self.state
 
     @property
     def finished(self) -> bool:
-        """Whether the trainer has said that the run reached its limit."""
+        """Whether the run has reached its limit: the trainer has said so, or the time is over."""
+        if self._time_limit_s is not None and self.state.elapsed_s >= self._time_limit_s:
+            return True
         status = self.state.statuses.get("trainer")
         return status is not None and status.state == "finished"
 
     def order(self, order: Order) -> None:
         """Tell the worker to pause, to go on, or to stop the device at once."""
         self.state.paused = order in ("pause", "stop_device") or (self.state.paused and order != "resume")
-        message = messages.Command(run=self._name, worker="launcher", boot=self._boot, target="worker", action=order)
+        self.state.notes.append(f"order to the worker: {order}")
+        message = messages.Command(
+            run=self._name, worker="launcher", boot=self._boot, target="worker", action=order
+        )
         self._carrier.publish(make_key(self._name, "command", "worker"), messages.encode(message))
 
-    def stop(self) -> Sequence[str]:
-        """End the run in order: device safe, last data delivered, everything saved. Return what went wrong, if anything.
+    def stop(self, patience_s: float = STOP_PATIENCE_S) -> Sequence[str]:
+        """End the run in order: device safe, last data delivered, everything saved.
 
-        Safe to call more than once; takes at most a few times `STOP_PATIENCE_S`.
+        A second call does nothing. It takes at most a few times ``patience_s``.
+
+        Args:
+            patience_s: how long a role may take to end by itself before it is killed, in seconds.
+
+        Returns:
+            What went wrong, one sentence each.
         """
-        problems = []
+        problems: list[str] = []
+        if self._stopped:
+            return problems
+        self._stopped = True
         for child in (self._worker, self._trainer):
             child.close_input()
-            if not child.wait(STOP_PATIENCE_S):
-                problems.append(f"the {child.role} did not end within {STOP_PATIENCE_S:g} s and was killed")
-                child.end(2.0)
+            if not child.wait(patience_s):
+                problems.append(f"the {child.role} did not end within {patience_s:g} s and was killed")
+                child.end(min(2.0, patience_s))
             elif child.exit_code not in (0, None):
                 problems.append(f"the {child.role} ended with code {child.exit_code}: {child.last_words(3)}")
+        self._listen()
         self._carrier.close()
         self._hub.close()
         return problems
 
+    def _listen(self) -> None:
+        state = self.state
+        state.elapsed_s = clock.now() - self._started
+        for payload in self._statuses.drain(1000) + self._reports.drain(1000):
+            try:
+                message = messages.decode(payload)
+            except WireError as error:
+                state.notes.append(f"left out a message: {error}")
+                continue
+            if isinstance(message, messages.EpisodeReport):
+                state.add_episode(message)
+            elif isinstance(message, messages.Status) and self._speaks(message):
+                state.statuses[message.role] = message
+
+    def _speaks(self, status: messages.Status) -> bool:
+        """Tell whether a status counts: the companion of a killed worker still says goodbye."""
+        return self._stopped or status.state != "stopped"
+
     def _revive(self, child: Child) -> None:
-        code, words = child.exit_code, child.last_words()
-        never_worked = child.role not in self.state.statuses
-        if child.starts > MAX_RESTARTS or never_worked or code == 2:  # 2: a mistake that no restart mends
-            raise TickrateError(f"the {child.role} ended with code {code}. The end of {child.log}:\n{words}")
-        self.state.notes.append(f"the {child.role} died (code {code}); started again")
-        if child is self._trainer and self._folder.latest_checkpoint() and "--resume" not in child.arguments:
+        code = child.exit_code
+        killed = code is None or code <= 0  # 0: somebody asked it to end, and it did
+        if not killed or child.starts > MAX_RESTARTS:
+            raise RoleFailed(
+                f"the {child.role} ended with code {code}. The end of {child.log}:\n{child.last_words()}",
+                code,
+            )
+        self.state.statuses.pop(child.role, None)
+        if child is self._worker and self.state.paused:
+            return  # a paused run does not begin to act by itself; the next poll after "resume" starts it
+        self.state.notes.append(f"the {child.role} was killed (code {code}); started again")
+        resumable = child is self._trainer and self._folder.latest_checkpoint() is not None
+        if resumable and "--resume" not in child.arguments:
             child.arguments = [*child.arguments, "--resume"]
         child.start()

@@ -140,7 +140,9 @@ class RunFolder:
         try:
             boot = int(file.read_text(encoding="utf-8")) + 1 if file.exists() else 0
         except ValueError as error:
-            raise RunFolderError(f"{file} holds no number, so that episodes cannot be numbered on: {error}") from error
+            raise RunFolderError(
+                f"{file} holds no number, so that episodes cannot be numbered on: {error}"
+            ) from error
         write_atomically(file, str(boot).encode())
         return boot
 
@@ -150,7 +152,7 @@ class RunFolder:
         return complete[-1] if complete else None
 
     def begin_checkpoint(self, step: int) -> Path:
-        """Return a fresh hidden folder to write the parts of a checkpoint into; what a crash left is removed."""
+        """Return a fresh hidden folder for the parts of a checkpoint; what a crash left is removed."""
         for left in self.checkpoints.glob(".step-*"):
             shutil.rmtree(left)
         temporary = self.checkpoints / f".step-{step:012d}.tmp"
@@ -159,10 +161,11 @@ class RunFolder:
 
     def finish_checkpoint(self, temporary: Path, step: int) -> Path:
         """Make the checkpoint real by one rename, and drop all but the newest few."""
+        # A second checkpoint at the same step stands beside the first: at no time is there none.
         name = f"step-{step:012d}"
         number = 0
         while (final := self.checkpoints / (name if number == 0 else f"{name}.{number:03d}")).exists():
-            number += 1  # a second checkpoint at the same step stands beside the first: there is always a whole one
+            number += 1
         temporary.rename(final)
         for old in sorted(self.checkpoints.glob("step-*"))[:-KEPT_CHECKPOINTS]:
             hidden = old.with_name(f".{old.name}.old")  # half deleted, it must not be taken for a checkpoint

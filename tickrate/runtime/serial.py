@@ -8,9 +8,11 @@ from tickrate import clock
 from tickrate.data.schema import RecordSchema
 from tickrate.errors import ConfigError
 from tickrate.runtime.environments import Environment
+from tickrate.runtime.episode import EpisodeSummary, Orders
 from tickrate.runtime.learner import Learner
+from tickrate.runtime.learner_config import TrainerConfig
 from tickrate.runtime.recorder import Row
-from tickrate.runtime.worker import ControlLoop, EpisodeSummary, Orders, WorkerConfig
+from tickrate.runtime.worker import ControlLoop, WorkerConfig
 
 
 class SerialOutlet:
@@ -18,7 +20,8 @@ class SerialOutlet:
 
     Args:
         learner: what learns.
-        watch: called after each finished episode and about twice a second; may return True to end the run.
+        watch: called with each finished episode, and about twice a second with what the worker is doing and
+            None; it may return True to end the run.
     """
 
     def __init__(self, learner: Learner, watch: Callable[[str, EpisodeSummary | None], bool]) -> None:
@@ -68,6 +71,18 @@ class SerialOutlet:
         return Orders(shutdown=self._stop or self._learner.finished)
 
 
+def check_limits(config: TrainerConfig) -> None:
+    """Refuse a serial run that would never end.
+
+    Raises:
+        ConfigError: if neither steps nor time are limited.
+    """
+    if config.total_steps is None and config.time_limit_s is None:
+        raise ConfigError(
+            "a run in one process needs an end: give --steps (trainer.total_steps) or --minutes"
+        )
+
+
 def run_serial(
     environment: Environment,
     schema: RecordSchema,
@@ -80,11 +95,20 @@ def run_serial(
 ) -> None:
     """Train until the learner's limit of steps or time; a checkpoint is written at the end, also on Ctrl-C.
 
+    Args:
+        environment: what to drive.
+        schema: its record schema.
+        learner: what learns.
+        config: how to act.
+        seed: seed of warm-up, exploration and the first reset.
+        boot: how often this run was started before.
+        watch: see `SerialOutlet`.
+
     Raises:
         ConfigError: if there is no limit at all.
+        DeviceLost: if the device stays away; the checkpoint is written all the same.
     """
-    if learner.config.total_steps is None and learner.config.time_limit_s is None:
-        raise ConfigError("a serial run needs an end: give trainer.total_steps (--steps) or trainer.time_limit_s")
+    check_limits(learner.config)
     outlet = SerialOutlet(learner, watch)
     loop = ControlLoop(environment, schema, outlet, config, boot=boot, seed=seed)
     try:

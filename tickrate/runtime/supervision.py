@@ -1,4 +1,4 @@
-"""Child processes of a run: started as ``python -m tickrate ROLE``, watched, asked to end, and made to end."""
+"""Child processes of a run: started as ``python -m tickrate ROLE``, watched, asked to end, made to end."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tickrate import clock
 
 ENV_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+PATH_VARIABLE = "TICKRATE_PATH"
+"""Environment variable by which a role's process learns where its parent finds modules."""
+_NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+"""Windows: Ctrl-C in the terminal does not reach the child; elsewhere a session of its own does that."""
 
 
 @dataclass
@@ -20,8 +24,9 @@ class Child:
     """One role in a process of its own.
 
     Its standard input is a pipe that nobody writes to: when the parent ends, for whatever reason, the child
-    reads end-of-file and ends itself (see `on_parent_exit`). It runs in its own process group, so that Ctrl-C in
-    the terminal reaches the parent alone, which then ends the roles in the right order.
+    reads end-of-file and ends itself (see `on_parent_exit`). It runs in its own process group, so that
+    Ctrl-C in the terminal reaches the parent alone, which then ends the roles in the right order. It finds
+    modules where the parent finds them (see `join_path`).
     """
 
     role: str
@@ -33,7 +38,8 @@ class Child:
 
     def start(self) -> None:
         """Start the process; its output goes to the end of the log file."""
-        environment = dict(os.environ)
+        self.close_input()
+        environment = os.environ | {PATH_VARIABLE: os.pathsep.join(str(Path(p).absolute()) for p in sys.path)}
         if self.threads is not None:
             environment |= dict.fromkeys(ENV_THREADS, str(self.threads))
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +50,8 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                **_own_group(),
+                start_new_session=sys.platform != "win32",
+                creationflags=_NEW_GROUP,
             )
         self.starts += 1
 
@@ -74,7 +81,7 @@ class Child:
         return True
 
     def end(self, timeout_s: float) -> None:
-        """End it: politely first (closed input), then by terminate, then by kill; at most 3 x ``timeout_s``."""
+        """End it: by closing its input, by terminate, by kill; each gets ``timeout_s`` seconds."""
         if self.process is None:
             return
         self.close_input()
@@ -92,17 +99,23 @@ class Child:
         return "\n".join(text[-lines:]) or "(it wrote nothing)"
 
 
-def _own_group() -> Mapping[str, int | bool]:
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"start_new_session": True}
+def join_path() -> None:
+    """Find modules in the working folder and wherever the parent process finds them, after our own places.
+
+    ``python -m tickrate`` looks in the working folder by itself, the command ``tickrate`` and a script that
+    starts a run from elsewhere do not; a user's ``module:Class`` has to be found in all three.
+    """
+    inherited = os.environ.get(PATH_VARIABLE, "").split(os.pathsep)
+    for place in [str(Path.cwd()), *inherited]:
+        if place and place not in sys.path:
+            sys.path.append(place)
 
 
 def on_parent_exit(action: Callable[[], None]) -> None:
     """Call ``action`` once, from a daemon thread, when this process's standard input ends."""
 
     def watch() -> None:
-        # os.read and not sys.stdin: a buffered reader that is blocked at interpreter exit would abort the process.
+        # os.read, not sys.stdin: a buffered reader that is blocked at interpreter exit aborts the process.
         try:
             while os.read(0, 4096):
                 pass
@@ -114,7 +127,7 @@ def on_parent_exit(action: Callable[[], None]) -> None:
 
 
 def lower_priority(steps: int) -> None:
-    """Let this process give way to the others (the learner to the control loop); does nothing where impossible."""
+    """Let this process give way to the others (the learner to the control loop), where that is possible."""
     if steps > 0 and hasattr(os, "nice"):
         os.nice(steps)
 

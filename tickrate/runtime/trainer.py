@@ -1,4 +1,4 @@
-"""The trainer role: waits for a worker's contract, then feeds the learner from the wire and hands policies out."""
+"""The trainer role: waits for a worker's contract, feeds the learner from the wire, hands policies out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tickrate import __version__, clock
 from tickrate.data.schema import RecordSchema
 from tickrate.errors import MessageError, RecordError, WireError
 from tickrate.runtime.contract import EnvironmentContract
+from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.learner import Learner
-from tickrate.runtime.worker import EpisodeSummary
 from tickrate.wire import messages
 from tickrate.wire.arrays import unpack_rows
 from tickrate.wire.carrier import ANY, Carrier, make_key
@@ -25,7 +25,10 @@ WINDOW_ROWS = 4096
 """Rows that a worker may have under way; more than three minutes at 20 Hz."""
 IDLE_WAIT_S = 0.02
 STATUS_EVERY_S = 0.5
+HELLO_EVERY_S = 1.0
 REMIND_EVERY_S = 10.0
+LAST_ROWS_S = 3.0
+"""Seconds to wait at the end for what the workers have sent and what has not arrived yet."""
 
 
 class Trainer:
@@ -49,14 +52,18 @@ class Trainer:
         self._boot = messages.new_boot()
         self._sequence = 0
         self._learner: Learner | None = None
+        self._ends: dict[str, messages.Status] = {}
+        self._reports_seen: dict[tuple[str, int], int] = {}
         self._schema: RecordSchema | None = None
         self._granters: dict[str, CreditGranter] = {}
         self._hellos = carrier.subscribe(make_key(run, "hello", ANY), capacity=100)
         self._rows = carrier.subscribe(make_key(run, "rows", ANY), capacity=10_000)
         self._reports = carrier.subscribe(make_key(run, "report", ANY), capacity=10_000)
+        self._statuses = carrier.subscribe(make_key(run, "status", ANY), capacity=100, newest_only=True)
         self._newest: bytes | None = None
-        self._next_status = self._next_log = self._next_checkpoint = 0.0
+        self._next_status = self._next_log = self._next_checkpoint = self._next_hello = 0.0
         self._refused = 0
+        carrier.announce(make_key(run, "present", NAME))  # last: whoever greets us now is heard
 
     def run(self, stop: threading.Event) -> None:
         """Learn until ``stop`` is set; then take in what is left, write a checkpoint and the pictures."""
@@ -68,7 +75,7 @@ class Trainer:
             else:
                 self.step(self._learner)
         if self._learner is not None:
-            self._receive(self._learner, wait_s=0.0)
+            self._receive_last(self._learner)
             self._status("saving", "writing the last checkpoint")
             self._learner.log()
             self._learner.save()
@@ -97,6 +104,12 @@ class Trainer:
                 self._finish(learner)
 
     def _wait_for_worker(self, since: float) -> None:
+        if clock.now() >= self._next_hello:  # a worker that spoke to an earlier trainer has to greet this one
+            self._next_hello = clock.now() + HELLO_EVERY_S
+            hello = messages.Hello(
+                run=self._run, worker=NAME, boot=self._boot, role="trainer", version=__version__
+            )
+            self._carrier.publish(make_key(self._run, "hello", NAME), messages.encode(hello), wait=False)
         payload = self._hellos.get(0.2)
         message = None if payload is None else self._decode(payload)
         if isinstance(message, messages.Hello) and message.role == "worker":
@@ -117,8 +130,8 @@ class Trainer:
             contract = EnvironmentContract.from_dict(json.loads(hello.contract))
             if contract.schema().digest() != schema.digest():
                 raise MessageError("its record schema does not follow from its contract")
-        except (RecordError, MessageError, json.JSONDecodeError) as error:
-            self._refuse(f"{hello.worker} ({hello.version}): {error}")
+        except (RecordError, MessageError, json.JSONDecodeError, RecursionError) as error:
+            self._refuse(f"{hello.worker} (tickrate {hello.version}): {error}")
             return
         if self._learner is None:
             self._status("building", "networks and replay")
@@ -130,12 +143,36 @@ class Trainer:
             self._refuse(f"{hello.worker} records something else: {difference}")
             return
         granter = self._granters.setdefault(hello.worker, CreditGranter(WINDOW_ROWS))
-        if granter.boot is None or hello.boot > granter.boot:
-            granter.on_rows(hello.boot, 0, 0)
-        if hello.boot == granter.boot:
-            self._grant(hello.worker, granter, repeat=True)
-            if self._newest is not None:
-                self._carrier.publish(make_key(self._run, "weights", NAME), self._newest, wait=False)
+        granter.on_hello(hello.boot, hello.sequence)
+        self._grant(hello.worker, granter, repeat=True)
+        if self._newest is not None:
+            self._carrier.publish(make_key(self._run, "weights", NAME), self._newest, wait=True)
+
+    def _receive_last(self, learner: Learner) -> None:
+        """Take in what the workers had sent by their end; wait for it, but not for ever."""
+        deadline = clock.now() + LAST_ROWS_S
+        while not self._all_in() and clock.now() < deadline:
+            self._receive(learner, wait_s=IDLE_WAIT_S)
+        while len(self._rows) or len(self._reports):
+            self._receive(learner, wait_s=0.0)
+
+    def _all_in(self) -> bool:
+        """Tell whether every worker has said how much it sent, and all of that is here."""
+        for payload in self._statuses.drain(100):
+            status = self._decode(payload)
+            if isinstance(status, messages.Status) and status.role == "worker" and status.state == "stopped":
+                self._ends[status.worker] = status
+        for worker, granter in self._granters.items():
+            end = self._ends.get(worker)
+            if (
+                end is None
+                or end.boot != granter.boot
+                or granter.expected < end.metrics.get("worker/rows_sent", 0.0)
+            ):
+                return False
+            if self._reports_seen.get((worker, end.boot), 0) < end.metrics.get("worker/reports_sent", 0.0):
+                return False
+        return True
 
     def _receive(self, learner: Learner, wait_s: float) -> None:
         first = self._rows.get(wait_s) if wait_s > 0 else None
@@ -148,11 +185,16 @@ class Trainer:
         for payload in self._reports.drain(64):
             message = self._decode(payload)
             if isinstance(message, messages.EpisodeReport):
+                self._reports_seen[message.worker, message.boot] = message.sequence
                 learner.finish_episode(summary_of(message))
 
     def _take_rows(self, learner: Learner, payload: bytes) -> None:
         message = self._decode(payload)
-        if not isinstance(message, messages.RowBatch) or message.worker not in self._granters or self._schema is None:
+        if (
+            not isinstance(message, messages.RowBatch)
+            or message.worker not in self._granters
+            or self._schema is None
+        ):
             return
         try:
             rows = unpack_rows(message, self._schema.row_dtype, self._schema.digest())
@@ -161,8 +203,9 @@ class Trainer:
             return
         granter = self._granters[message.worker]
         skip = granter.on_rows(message.boot, message.sequence, message.count)
-        learner.ingest(rows[skip:])
-        self._grant(message.worker, granter)
+        if skip < len(rows):
+            learner.ingest(rows[skip:])
+        self._grant(message.worker, granter, repeat=message.count == 0)
 
     def _grant(self, worker: str, granter: CreditGranter, *, repeat: bool = False) -> None:
         granted = granter.next_grant(repeat=repeat)
@@ -177,7 +220,7 @@ class Trainer:
                 weights, run=self._run, worker=NAME, boot=self._boot, version=version, created=clock.now()
             )
         )
-        self._carrier.publish(make_key(self._run, "weights", NAME), self._newest, wait=False)
+        self._carrier.publish(make_key(self._run, "weights", NAME), self._newest, wait=True)
 
     def _report_progress(self, learner: Learner) -> None:
         limiter = learner.limiter
@@ -194,7 +237,10 @@ class Trainer:
             "trainer/refused_messages": float(self._refused),
         }
         if learner.best_version > 0:
-            metrics |= {"eval/best_score": learner.best_score, "eval/best_version": float(learner.best_version)}
+            metrics |= {
+                "eval/best_score": learner.best_score,
+                "eval/best_version": float(learner.best_version),
+            }
         self._status(state, text, metrics)
 
     def _status(self, state: str, text: str, metrics: dict[str, float] | None = None) -> None:

@@ -1,7 +1,8 @@
-"""Actions before there is a policy: random commands, each held for a few steps so that the device really moves."""
+"""Actions before there is a policy: random commands, each held for some steps so that the device moves."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,14 +24,19 @@ class WarmupConfig:
     high: tuple[float, ...] = ()
     """Upper end of the uniform distribution of each action dimension; empty: the action space's own."""
     normal: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Dimensions drawn from a normal distribution instead: index -> (mean, standard deviation), then clipped."""
+    """Dimensions drawn from a normal distribution instead: index -> (mean, standard deviation), clipped."""
     hold: tuple[int, int] = (1, 1)
-    """Each action is held for a random number of steps in this range (both ends included); 3-11 moves a car."""
+    """Each action is held for a random number of steps, from least to most; 3 to 11 moves a car."""
 
     def __post_init__(self) -> None:
         """Refuse a holding range that is empty or not positive."""
         if not 1 <= self.hold[0] <= self.hold[1]:
-            raise ConfigError(f"warmup.hold is {self.hold}: give (least, most) steps with 1 <= least <= most")
+            raise ConfigError(f"hold is {self.hold}: give [least, most] steps with 1 <= least <= most")
+        numbers = [*self.low, *self.high, *(n for pair in self.normal.values() for n in pair)]
+        if not all(math.isfinite(n) for n in numbers):
+            raise ConfigError(f"low {self.low}, high {self.high}, normal {self.normal}: give finite numbers")
+        if any(deviation < 0 for _, deviation in self.normal.values()):
+            raise ConfigError(f"normal is {self.normal}: a standard deviation cannot be negative")
 
 
 class WarmupActor:
@@ -48,7 +54,9 @@ class WarmupActor:
         high = np.asarray(config.high or action_space.high.ravel(), dtype=np.float64)
         for name, bound in (("low", low), ("high", high)):
             if bound.shape != (size,):
-                raise ConfigError(f"warmup.{name} has {bound.size} numbers for an action of {size} dimensions")
+                raise ConfigError(
+                    f"warmup.{name} has {bound.size} numbers for an action of {size} dimensions"
+                )
         if wrong := [i for i in config.normal if not 0 <= i < size]:
             raise ConfigError(f"warmup.normal names the dimensions {wrong}; the action has 0 to {size - 1}")
         if np.any(low > high):

@@ -1,40 +1,45 @@
-"""The control loop: acts on the device, records what happened, swaps in new weights between ticks, evaluates."""
+"""The control loop: acts on the device, records what happens, swaps weights between ticks, evaluates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tickrate import clock
 from tickrate.data.schema import RecordSchema
 from tickrate.errors import ConfigError, DeviceLost
-from tickrate.policy import Actor, Policy
+from tickrate.policy import Actor, Policy, State
 from tickrate.runtime.environments import Environment
-from tickrate.runtime.recorder import Recorder, Row
+from tickrate.runtime.episode import EpisodeSummary, Outlet, end_of, plain_numbers
+from tickrate.runtime.recorder import Recorder
+from tickrate.runtime.supervision import wait_for
 from tickrate.runtime.warmup import WarmupActor, WarmupConfig
 from tickrate.trees import Leaves
 
 EPISODES_PER_BOOT = 1_000_000
-"""Episode numbers of one boot of a worker; the next boot begins at the next multiple, so numbers never repeat."""
+"""Episode numbers of one boot of a worker; the next boot begins at the next multiple, so none ever
+repeats."""
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Episodes with the deterministic policy on the same device, between training episodes, kept out of the data."""
+    """Deterministic episodes on the same device, between training episodes, kept out of the data."""
 
     every_steps: int = 1000
     """Training steps between evaluations; 0 switches them off. Usual: 1 to 5 minutes of acting."""
     episodes: int = 1
-    """Episodes with the same frozen weights; the worst of them is the score. After one that does not beat the best
-    score so far, the rest is skipped."""
+    """Episodes with the same frozen weights; the worst of them is the score. After one that does not beat the
+    best score so far, the rest is skipped."""
 
     def __post_init__(self) -> None:
         """Refuse impossible counts."""
         if self.every_steps < 0 or self.episodes < 1:
-            raise ConfigError(f"evaluation: every_steps {self.every_steps} (>= 0) and episodes {self.episodes} (>= 1)")
+            raise ConfigError(
+                f"evaluation: every_steps {self.every_steps} (>= 0) and episodes {self.episodes} (>= 1)"
+            )
 
 
 @dataclass(frozen=True)
@@ -48,66 +53,15 @@ class WorkerConfig:
     device_patience_s: float = 60.0
     """How long to go on trying to reset a lost device before giving up, in seconds."""
     max_policy_age_s: float = 0.0
-    """Make the device safe and wait when the weights are older than this, in seconds; 0 is off: a lost trainer alone
-    never stops acting."""
+    """Make the device safe and wait when no weights have come for this long, in seconds; 0 is off: a lost
+    trainer alone never stops acting."""
 
-
-@dataclass(frozen=True)
-class Orders:
-    """What the person at the keyboard wants of the worker now."""
-
-    paused: bool = False
-    shutdown: bool = False
-
-
-@dataclass(frozen=True)
-class EpisodeSummary:
-    """What one episode came to.
-
-    Attributes:
-        ended: "terminated", "truncated", or what cut it ("paused", "shutdown", a truncation reason of the device).
-        training_steps: training steps that this boot of the worker had made by its end.
-        metrics: every plain number that the environment put into the last ``info``.
-    """
-
-    episode: int
-    evaluation: bool
-    policy_version: int
-    steps: int
-    total_return: float
-    duration_s: float
-    ended: str
-    training_steps: int
-    metrics: dict[str, float]
-
-    @property
-    def score(self) -> float:
-        """What evaluations compare: the environment's own ``info["score"]``, or else the return."""
-        return self.metrics.get("score", self.total_return)
-
-
-class Outlet(Protocol):
-    """Where a control loop hands things over; nothing in it may block."""
-
-    def put_row(self, row: Row) -> None:
-        """Take a row (to be copied)."""
-        ...
-
-    def put_summary(self, summary: EpisodeSummary) -> None:
-        """Take the summary of a finished episode."""
-        ...
-
-    def put_state(self, state: str) -> None:
-        """Take a few words on what the worker is doing."""
-        ...
-
-    def newest_weights(self, known_version: int) -> tuple[int, bytes] | None:
-        """Return (version, weights) if there are newer ones than ``known_version``."""
-        ...
-
-    def orders(self) -> Orders:
-        """Return the current orders."""
-        ...
+    def __post_init__(self) -> None:
+        """Refuse times that cannot be waited for."""
+        if not 0.0 <= self.device_patience_s < np.inf:
+            raise ConfigError(f"device_patience_s is {self.device_patience_s}: give seconds, 0 or more")
+        if not 0.0 <= self.max_policy_age_s < np.inf:
+            raise ConfigError(f"max_policy_age_s is {self.max_policy_age_s}: give seconds, or 0 for no limit")
 
 
 class ControlLoop:
@@ -139,7 +93,8 @@ class ControlLoop:
         self._env = environment
         self._outlet = outlet
         self._config = config
-        reset_seed, warmup_seed, self._policy_seed = np.random.SeedSequence([seed, worker, boot]).generate_state(3).tolist()
+        seeds = np.random.SeedSequence([seed, worker, boot]).generate_state(3).tolist()
+        reset_seed, warmup_seed, self._policy_seed = seeds
         self._reset_seed: int | None = reset_seed
         self._actor: Actor = WarmupActor(config.warmup, environment.action_space, warmup_seed)
         self._recorder = Recorder(schema, worker, boot * EPISODES_PER_BOOT, outlet.put_row)
@@ -175,7 +130,8 @@ class ControlLoop:
                 elif self._evaluation_due():
                     self._evaluate()
                 else:
-                    self._outlet.put_state("warming up" if self._version == 0 else "driving and recording")
+                    warm = "warming up: random actions until the first policy arrives"
+                    self._outlet.put_state(warm if self._version == 0 else "driving and recording")
                     self._episode(evaluation=False)
         except DeviceLost:
             if not self._outlet.orders().shutdown:
@@ -186,6 +142,10 @@ class ControlLoop:
 
     def play(self, episodes: int, *, deterministic: bool) -> Iterator[EpisodeSummary]:
         """Run a number of episodes with the newest policy; yield each summary. The device is safe afterwards.
+
+        Args:
+            episodes: how many, or fewer if the orders say shut down.
+            deterministic: without exploration.
 
         Raises:
             PolicyMismatch: before anything is driven, if the policy was made for another environment.
@@ -210,12 +170,16 @@ class ControlLoop:
             clock.sleep(0.02)
 
     def _policy_too_old(self) -> bool:
+        """Tell whether nothing newer has come for too long; looks only, an evaluation keeps its weights."""
         limit = self._config.max_policy_age_s
-        return limit > 0 and self._version > 0 and clock.now() - self._weights_at > limit and not self._swap_weights()
+        if limit == 0 or self._version == 0 or clock.now() - self._weights_at <= limit:
+            return False
+        return self._outlet.newest_weights(self._version) is None
 
     def _wait_for_weights(self) -> None:
         self._env.stop_device()
-        self._outlet.put_state(f"weights older than {self._config.max_policy_age_s:g} s: device safe, waiting for new")
+        limit = self._config.max_policy_age_s
+        self._outlet.put_state(f"weights older than {limit:g} s: device safe, waiting for new ones")
         while not self._swap_weights() and not self._outlet.orders().shutdown:
             clock.sleep(0.05)
 
@@ -226,12 +190,12 @@ class ControlLoop:
     def _evaluate(self) -> None:
         self._swap_weights()
         self._evaluated_at_step = self._steps
-        self._outlet.put_state("evaluating")
+        self._outlet.put_state(f"evaluating policy {self._version}")
         scores: list[float] = []
         for _ in range(self._config.evaluation.episodes):
             summary = self._episode(evaluation=True)
             scores.append(summary.score)
-            if summary.ended in ("paused", "shutdown") or summary.score <= self._best_score:
+            if summary.cut or summary.score <= self._best_score:
                 return
         self._best_score = max(self._best_score, min(scores))
 
@@ -240,23 +204,16 @@ class ControlLoop:
         recorder, started, total, steps = self._recorder, clock.now(), 0.0, 0
         recorder.begin(observation, evaluation=evaluation)
         state = self._actor.initial_state(1)
-        ended = ""
+        ended = self._cut_reason()
         while not ended:
-            orders = self._outlet.orders()
-            if orders.shutdown or orders.paused or self._policy_too_old():
-                # The world goes on without us: make the device safe first, then cut the episode where it stands.
-                self._env.stop_device()
-                recorder.cut()
-                ended = "shutdown" if orders.shutdown else "paused"
-                break
             version = self._version
-            actions, state, extras = self._actor.act(_batch_of_one(observation), state, deterministic=evaluation)
-            # In the slack before the tick: new weights act from the next observation on. An evaluation keeps its own.
+            actions, state, extras = self._actor.act(
+                _batch_of_one(observation), state, deterministic=evaluation
+            )
+            # In the slack before the tick: new weights act from the next observation on; an evaluation
+            # keeps its own.
             if not evaluation:
-                actor = self._actor
-                self._swap_weights()
-                if self._actor is not actor:
-                    state = self._actor.initial_state(1)
+                state = self._keep_up(state)
             action = actions[0]
             observation, reward, terminated, truncated, info = self._env.step(action)
             recorder.step(
@@ -272,8 +229,11 @@ class ControlLoop:
             total += reward
             steps += 1
             self._steps += not evaluation
-            if terminated or truncated:
-                ended = str(info.get("truncation_reason", "truncated")) if truncated else "terminated"
+            ended = end_of(terminated, truncated, info)
+            if not ended and (ended := self._cut_reason()):
+                # The world goes on without us: the device is made safe first, then the episode is cut.
+                self._env.stop_device()
+                recorder.cut()
         summary = EpisodeSummary(
             episode=recorder.episode,
             evaluation=evaluation,
@@ -285,11 +245,27 @@ class ControlLoop:
             training_steps=self._steps,
             metrics=plain_numbers(info),
         )
-        self._outlet.put_summary(summary)
+        if steps > 0:  # an episode that was cut before its first step leaves nothing
+            self._outlet.put_summary(summary)
         return summary
 
+    def _cut_reason(self) -> str:
+        """Return why the running episode has to be cut now, or an empty string."""
+        orders = self._outlet.orders()
+        if orders.shutdown:
+            return "shutdown"
+        if orders.paused:
+            return "paused"
+        return "policy lost" if self._policy_too_old() else ""
+
+    def _keep_up(self, state: State) -> State:
+        """Take newer weights; return the state to go on with, a fresh one if another actor acts now."""
+        actor = self._actor
+        self._swap_weights()
+        return state if self._actor is actor else self._actor.initial_state(1)
+
     def _swap_weights(self) -> bool:
-        """Take newer weights if there are any; the first ones replace the warm-up. Return whether there were."""
+        """Take newer weights, if there are any; return whether. The first ones replace the warm-up."""
         newer = self._outlet.newest_weights(self._version)
         if newer is None:
             return False
@@ -321,22 +297,14 @@ class ControlLoop:
                 if self._outlet.orders().shutdown or clock.now() + pause > deadline:
                     raise
                 self._outlet.put_state(f"device lost, trying again: {error}")
-                clock.sleep(pause)
+                wait_for(lambda: self._outlet.orders().shutdown, pause)
                 pause = min(2 * pause, 5.0)
             else:
-                self._reset_seed = None  # only the first reset is seeded: later ones go on from its random state
+                self._reset_seed = (
+                    None  # only the first reset is seeded: later ones go on from its random state
+                )
                 return observation, info
 
 
 def _batch_of_one(observation: Leaves) -> Leaves:
     return {path: np.asarray(value)[None] for path, value in observation.items()}
-
-
-def plain_numbers(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the entries of an ``info`` that are single finite numbers, as floats."""
-    numbers = {
-        key: float(value)
-        for key, value in info.items()
-        if isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
-    }
-    return {key: value for key, value in numbers.items() if np.isfinite(value)}

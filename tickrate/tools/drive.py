@@ -9,8 +9,9 @@ from tickrate.errors import ConfigError
 from tickrate.policy import Policy
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import Environment
+from tickrate.runtime.episode import EpisodeSummary, Orders
 from tickrate.runtime.recorder import Row
-from tickrate.runtime.worker import ControlLoop, EpisodeSummary, EvaluationConfig, Orders, WorkerConfig
+from tickrate.runtime.worker import ControlLoop, EvaluationConfig, WorkerConfig
 
 
 def find_policy(path: Path) -> Path:
@@ -24,7 +25,9 @@ def find_policy(path: Path) -> Path:
     for name in ("best.policy", "latest.policy"):
         if (path / name).is_file():
             return path / name
-    raise ConfigError(f"{path} is neither a policy file nor a run folder with best.policy or latest.policy in it")
+    raise ConfigError(
+        f"{path} is neither a policy file nor a run folder with best.policy or latest.policy in it"
+    )
 
 
 class _PlayOutlet:

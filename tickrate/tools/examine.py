@@ -17,11 +17,13 @@ from tickrate.testing.contracts import Finding, check_interface
 DELAY_REPEATS = 5
 
 
-def examine(config: EnvironmentConfig, *, dry: bool, steps: int, seed: int) -> Iterator[tuple[str, str | Finding]]:
+def examine(
+    config: EnvironmentConfig, *, dry: bool, steps: int, seed: int
+) -> Iterator[tuple[str, str | Finding]]:
     """Examine a live environment; yield (topic, what was seen) as it goes.
 
-    A dry examination sends no command and resets the device at most once. Otherwise random actions of the action
-    space are sent: clear the floor first. The device is left safe.
+    A dry examination sends no command and resets the device at most once. Otherwise random actions of the
+    action space are sent: clear the floor first. The device is left safe.
 
     Args:
         config: which environment.
@@ -37,7 +39,10 @@ def examine(config: EnvironmentConfig, *, dry: bool, steps: int, seed: int) -> I
         yield "acts", str(env.action_space)
         yield "default action", str(np.asarray(env.default_action))
         period_s = float(env.time_step_duration)
-        yield "clock", f"{1 / period_s:g} Hz, observation captured at {env.start_obs_capture / period_s:.0%} of the step"
+        yield (
+            "clock",
+            f"{1 / period_s:g} Hz, observed at {env.start_obs_capture / period_s:.0%} of the step",
+        )
         findings = check_interface(env.interface, dry=dry, period_s=period_s, seed=seed)
         for finding in findings:
             yield "contract", finding
@@ -57,7 +62,10 @@ def _drive(env: RealTimeEnv, steps: int, seed: int) -> Iterator[tuple[str, str]]
     shown = f"{np.min(rewards):.4g} to {np.max(rewards):.4g}, mean {np.mean(rewards):.4g}"
     yield "rewards", f"{shown} over {len(rewards)} steps and {episodes} episodes of random actions"
     if np.ptp(rewards) == 0.0:
-        yield "rewards", "the same at every step: a policy cannot learn from it unless other actions change it"
+        yield (
+            "rewards",
+            "the same at every step: a policy cannot learn from it unless other actions change it",
+        )
 
 
 def _delay(env: RealTimeEnv) -> Iterator[tuple[str, str]]:

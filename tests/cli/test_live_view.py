@@ -1,0 +1,192 @@
+"""What a person sees: plain lines for pipes, a panel for terminals, and the words in both."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tickrate.cli import live
+from tickrate.cli.live import LiveView, PlainView, best_lap, clock_text, make_view, progress, sparkline
+from tickrate.cli.training import effective_values
+from tickrate.config.experiment import experiment_from_mapping
+from tickrate.runtime.run import RunState
+from tickrate.wire import messages
+
+
+def report(number, *, total=1.0, lap=None, clean=True, evaluation=False, version=3):
+    return messages.EpisodeReport(
+        run="r",
+        worker="worker-0",
+        boot=1,
+        sequence=number,
+        episode=number,
+        evaluation=evaluation,
+        policy_version=version,
+        steps=7,
+        return_=total,
+        duration_s=1.0,
+        ended="lap finished",
+        lap_time_s=lap,
+        clean=clean,
+    )
+
+
+def state_of(*reports, **metrics):
+    state = RunState(elapsed_s=65.0)
+    for one in reports:
+        state.add_episode(one)
+    state.statuses["worker"] = messages.Status(
+        run="r", worker="worker-0", boot=1, role="worker", state="acting", text="driving and recording"
+    )
+    state.statuses["trainer"] = messages.Status(
+        run="r",
+        worker="trainer",
+        boot=1,
+        role="trainer",
+        state="learning",
+        text="40 updates",
+        metrics=metrics,
+    )
+    return state
+
+
+@pytest.fixture
+def console():
+    return Console(file=io.StringIO(), width=100)
+
+
+def shown(console):
+    text = console.file.getvalue()
+    console.file.truncate(0)
+    console.file.seek(0)
+    return text
+
+
+def test_plain_lines_say_what_happens_now_and_then(console):
+    view = PlainView(console, None, None)
+    with view:
+        view.show(RunState())
+        assert shown(console) == (
+            "[0:00] worker: starting | trainer: starting | steps - | - Hz | late p99 - ms | - updates/s\n"
+        )
+        state = state_of(
+            report(1), **{"trainer/steps": 1200.0, "timing/achieved_hz": 19.996, "learn/updates_per_s": 18.0}
+        )
+        view.show(state)
+        assert shown(console) == (
+            "[1:05] worker: driving and recording | trainer: learning: 40 updates | steps 1200 | 20.00 Hz | "
+            "late p99 - ms | 18.0 updates/s | last return 1.00\n"
+        )
+        state.elapsed_s += 1.0
+        view.show(state)
+        assert shown(console) == ""
+
+
+def test_laps_evaluations_and_notes_are_said_once_each(console):
+    view = PlainView(console, None, None)
+    state = state_of(report(1), report(2, lap=12.345, clean=False), report(3, evaluation=True, total=2.5))
+    state.notes.append("the trainer was killed (code -9); started again")
+    view.show(state)
+    lines = shown(console).splitlines()
+    assert lines[:3] == [
+        "[1:05] training episode: return 1.00, 7 steps, lap finished, lap 12.35 s (contact)",
+        "[1:05] evaluation episode: return 2.50, 7 steps, lap finished",
+        "[1:05] the trainer was killed (code -9); started again",
+    ]
+    state.add_episode(report(1, evaluation=True))  # numbered anew by a restarted worker
+    view.show(state)
+    assert shown(console).splitlines() == ["[1:05] evaluation episode: return 1.00, 7 steps, lap finished"]
+
+
+def test_more_episodes_than_are_kept_do_no_harm(console):
+    view = PlainView(console, None, None)
+    view.show(state_of(*(report(i, evaluation=True) for i in range(700))))
+    assert shown(console).count("evaluation episode") == 500
+
+
+def test_the_panel_holds_everything(console):
+    view = LiveView(console, "the title", 600.0, None)
+    state = state_of(
+        report(1, total=-3.0),
+        report(2, lap=15.0),
+        report(3, lap=14.25, evaluation=True, total=9.0),
+        **{"timing/lateness_p99_ms": 0.25, "trainer/steps": 12345.0, "learn/policy_lag_versions": 2.0},
+    )
+    state.notes.append("the worker was killed")
+    console.print(view.render(state))
+    text = shown(console)
+    for words in (
+        *("the title", "driving and recording", "learning: 40 updates", "p99 0.25 ms", "steps 12,345"),
+        *(
+            "lag 2 versions",
+            "last 1.0",
+            "policy 3: return 9.0",
+            "15.00 s",
+            "14.25 s",
+            "2 so far",
+            "1:05 of 10:00",
+        ),
+        *("the worker was killed", "p pause", "s stop the device at once", "Ctrl-C"),
+    ):
+        assert words in text, words
+    state.paused = True
+    console.print(view.render(state))
+    assert "p go on" in shown(console)
+    console.print(LiveView(console, "t", None, None, keys=False).render(RunState()))
+    assert "pause" not in shown(console)
+
+
+def test_the_panel_is_drawn_in_place():
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    with LiveView(console, "title", None, 100) as view:
+        view.show(state_of(report(1)))
+    assert "title" in console.file.getvalue()
+
+
+def test_plain_lines_where_there_is_no_terminal(monkeypatch):
+    for terminal, dumb, kind in ((False, False, PlainView), (True, True, PlainView), (True, False, LiveView)):
+        monkeypatch.setattr(
+            live,
+            "Console",
+            lambda t=terminal, d=dumb: Console(force_terminal=t, _environ={"TERM": "dumb" if d else "xterm"}),
+        )
+        assert isinstance(make_view("t", total_s=None, total_steps=None), kind)
+
+
+@pytest.mark.parametrize(
+    ("total_s", "total_steps", "expected"),
+    [
+        (None, None, None),
+        (130.0, None, (0.5, "1:05 of 2:10")),
+        (10.0, None, (1.0, "1:05 of 0:10")),
+        (None, 4000, (0.25, "1,000 of 4,000 steps")),
+        (10.0, 4000, (0.25, "1,000 of 4,000 steps")),
+    ],
+)
+def test_progress_is_known_when_the_length_is(total_s, total_steps, expected):
+    state = state_of(**{"trainer/steps": 1000.0})
+    assert progress(state, total_s, total_steps) == expected
+
+
+def test_small_things():
+    assert clock_text(3671.9) == "61:11"
+    assert sparkline([0.0, 1.0, 2.0], 2) == "▁█"
+    assert sparkline([5.0, 5.0], 9) == "▁▁"
+    assert sparkline([], 9) == ""
+    assert (
+        best_lap(state_of(report(1, lap=9.0, clean=False), report(2, lap=11.0), report(3, lap=10.0))).episode
+        == 3
+    )
+    assert best_lap(RunState()) is None
+
+
+def test_effective_values_are_those_that_are_used():
+    values = {
+        "environment": {"id": "circuit"},
+        "replay": {"gamma": 0.99, "n_step": 2},
+        "trainer": {"updates_per_step": 4},
+    }
+    text = effective_values(experiment_from_mapping(values))
+    assert "gamma 0.99000001 (float32, looks 100 steps ahead)" in text
+    assert "4 updates/step from step 500 on, batch 128" in text
+    assert "2-step returns, replay 1,000,000" in text

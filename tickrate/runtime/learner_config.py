@@ -1,0 +1,71 @@
+"""The settings of the learning half of a run: how the trainer spends its time, what the replay keeps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tickrate.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How the trainer spends its time."""
+
+    total_steps: int | None = None
+    """Training steps after which the run ends; None: no limit."""
+    time_limit_s: float | None = None
+    """Seconds of wall time, from the command on (also one that resumes), after which it ends; None: no
+    limit."""
+    start_steps: int = 500
+    """Training steps before the first update (the warm-up). Usual: 500 to 10 000."""
+    updates_per_step: float = 1.0
+    """Updates per training step (UTD ratio); the limiter keeps it exactly. Usual: 1 to 4, 20 for REDQ."""
+    publish_every: int = 10
+    """Updates between two published policies. Usual: a few a second."""
+    checkpoint_every_s: float = 60.0
+    """Seconds between checkpoints."""
+    log_every_s: float = 5.0
+    """Seconds between two rows of metrics."""
+    threads: int = 1
+    """Threads of the learner's process. More only where cores are free: on a shared core they slow it
+    down."""
+    niceness: int = 5
+    """How far the learner gives way to the control loop (0-19; POSIX only)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work."""
+        for name in ("updates_per_step", "checkpoint_every_s", "log_every_s", "time_limit_s"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value < math.inf:
+                raise ConfigError(f"{name} is {value}; it must be positive and finite")
+        for name in ("start_steps", "publish_every", "threads", "total_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        if not 0 <= self.niceness <= 19:
+            raise ConfigError(f"niceness is {self.niceness}; it must be 0 to 19")
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What keeps the transitions."""
+
+    capacity: int = 1_000_000
+    """Most observations kept; the oldest go first. Memory that it needs is checked before the run."""
+    gamma: float = 0.995
+    """Discount per time-step, in (0, 1). 0.99 looks 5 s ahead at 20 Hz, 0.995 looks 10 s."""
+    n_step: int = 3
+    """Rewards summed before bootstrapping. Usual: 1 to 5."""
+    mirror: bool = True
+    """Show half of each batch mirrored left to right, where the interface declares how (doubles what a
+    steering device teaches per step); without effect elsewhere."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work."""
+        if not 0.0 < self.gamma < 1.0:
+            raise ConfigError(f"gamma is {self.gamma}; it must be above 0 and below 1")
+        if self.n_step < 1:
+            raise ConfigError(f"n_step is {self.n_step}; it must be at least 1")
+        if self.capacity < 100 + self.n_step:
+            raise ConfigError(f"capacity is {self.capacity}; it must be at least {100 + self.n_step}")
