@@ -1,11 +1,11 @@
-"""Claim: `tickrate demo` learns to lap within minutes, on a game that is never paused, and then beats pure pursuit.
+"""Claim: `tickrate demo` learns to lap in minutes, on a game that is never paused, and beats pure pursuit.
 
-Bars, over five seeds at speed factor 1: a first full, clean lap within 5 minutes of wall time (counted from the
-command) in at least 4 of 5; and, within 10 minutes, a checkpoint chosen by the run itself that beats pure pursuit by
-the median of 5 further laps in at least 4 of 5. The gap follower's lap is printed beside it.
+Bars, over five seeds at speed factor 1: a first full, clean lap within 5 minutes of wall time (counted from
+the command) in at least 4 of 5; and, within 10 minutes, a checkpoint chosen by the run itself that beats pure
+pursuit by the median of 5 further laps in at least 4 of 5. The gap follower's lap is printed beside it.
 
-Seeds may run side by side, because one run takes about a fifth of a core; the lateness of the commands of each run
-is printed beside that of a run alone, so that a reader sees whether they disturbed each other.
+Seeds may run side by side, because one run takes about a third of a core; the lateness of each run's commands
+is printed, so that a reader sees whether they disturbed each other.
 
     python benchmarks/demo_learns.py                  five seeds, all figures (about 15 minutes side by side)
     python benchmarks/demo_learns.py --quick --check  one seed, 5 minutes: only the first lap is judged
@@ -118,9 +118,11 @@ def read_outcome(run: Path, seed: int, cores: float) -> Outcome:
 
 
 def further_laps(run: Path) -> list[float | None]:
-    """Drive five further episodes with the policy that the run chose as its best, live; None for an unfinished lap."""
+    """Drive five further episodes live with the policy that the run chose; None for an unfinished lap."""
     command = [sys.executable, "-m", "tickrate", "play", str(run), "--episodes", str(FURTHER_LAPS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0 * (FURTHER_LAPS + 2), check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60.0 * (FURTHER_LAPS + 2), check=False
+    )
     if done.returncode:
         raise SystemExit(f"tickrate play failed: {done.stderr}")
     laps: list[float | None] = []
@@ -138,7 +140,9 @@ def seconds(value: float | None) -> str:
 
 def main() -> int:
     """Run the benchmark; return 1 with --check if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one seed, 5 minutes; judges the first lap only")
     parser.add_argument("--check", action="store_true", help="exit 1 if a bar is missed")
     parser.add_argument("--seeds", type=int, default=5)
@@ -156,7 +160,9 @@ def main() -> int:
     pursuit = simulate_lap(PurePursuit(track), track).time_s
     gap = simulate_lap(GapFollower(), track).time_s
     print(f"{platform.platform()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}; runs in {folder}")
-    print(f"track {track.name}: {track.length_m:.0f} m; pure pursuit {pursuit:.2f} s, gap follower {gap:.2f} s")
+    print(
+        f"track {track.name}: {track.length_m:.0f} m; pure pursuit {pursuit:.2f} s, gap follower {gap:.2f} s"
+    )
     outcomes: list[Outcome] = []
     seeds = list(range(options.first_seed, options.first_seed + options.seeds))
     for begin in range(0, len(seeds), options.side_by_side):
@@ -170,8 +176,10 @@ def main() -> int:
             run = folder / "runs" / f"seed-{outcome.seed}"
             if (run / "best.policy").exists():
                 outcome.further = further_laps(run)
-    print("| seed | first clean lap (s, wall) | steps | best lap in training (s) | median of 5 further laps (s) | further laps | late p50 / p99 / max (ms) | cores |")
-    print("|---|---|---|---|---|---|---|---|")
+    columns = ("seed", "first clean lap (s, wall)", "steps", "best lap in the run (s)")
+    columns += ("median of 5 further laps (s)", "further laps", "late p50 / p99 / max (ms)", "cores")
+    print(f"| {' | '.join(columns)} |")
+    print("|---" * len(columns) + "|")
     for o in outcomes:
         late = " / ".join(f"{o.lateness_ms.get(n, float('nan')):.2f}" for n in ("p50", "p99", "max"))
         further = " ".join(seconds(lap) for lap in o.further) or "-"
@@ -185,13 +193,17 @@ def main() -> int:
     ok = in_time >= needed
     print(f"first clean lap within {FIRST_LAP_LIMIT_S:.0f} s: {in_time} of {len(outcomes)} (bar: {needed})")
     if options.quick:
-        print("quick: one seed was judged by its first lap; the lap times and the other seeds were not tested")
+        print(
+            "quick: one seed was judged by its first lap; the lap times and the other seeds were not tested"
+        )
     else:
         ok = ok and faster >= needed
-        print(f"median of {FURTHER_LAPS} further laps below pure pursuit's {pursuit:.2f} s: {faster} of {len(outcomes)} (bar: {needed})")
+        bar = f"{faster} of {len(outcomes)} (bar: {needed})"
+        print(f"median of {FURTHER_LAPS} further laps below pure pursuit's {pursuit:.2f} s: {bar}")
     medians = [o.median_s for o in outcomes if o.median_s is not None]
     if medians:
-        print(f"ratio: best policies' median lap / pure pursuit {statistics.median(medians) / pursuit:.3f}, / gap follower {statistics.median(medians) / gap:.3f}")
+        lap = statistics.median(medians)
+        print(f"ratio: median lap / pure pursuit {lap / pursuit:.3f}, / gap follower {lap / gap:.3f}")
     return 0 if ok or not options.check else 1
 
 

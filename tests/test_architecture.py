@@ -23,12 +23,13 @@ FLOORS = {
     "runtime": 4,
     "config": 5,
     **dict.fromkeys(["cli", "tools"], 6),
-    "__main__": 7,
+    **dict.fromkeys(["api", "__main__"], 7),
 }
 """Room (a package or a top-level file) to floor. ``testing`` and ``__init__`` have rules of their own."""
 
-SIDEWAYS = {("cli", "tools"), ("clock", "errors"), ("trees", "errors")}
-"""Pairs (importer, imported) of one floor that are allowed: errors stand under everything, cli runs tools."""
+SIDEWAYS = {("cli", "tools"), ("clock", "errors"), ("trees", "errors"), ("__init__", "registry")}
+"""Pairs (importer, imported) that are allowed besides: errors stand under everything, cli runs tools, and the
+package finds by name, when it is asked for, what would load too much at import."""
 
 TESTING_MAY_BE_IMPORTED_BY = {"testing", "tools", "cli"}
 TORCH_FREE = {
@@ -42,6 +43,7 @@ TORCH_FREE = {
         "cli",
         "tools",
         "testing",
+        "api",
         "__init__",
         "__main__",
     ),

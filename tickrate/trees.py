@@ -21,14 +21,18 @@ ROOT = "value"
 """Path of the single leaf of a space that is not nested."""
 
 
-def _children(space: spaces.Space[Any], names: Sequence[str] | None) -> list[tuple[str, spaces.Space[Any]]] | None:
+def _children(
+    space: spaces.Space[Any], names: Sequence[str] | None
+) -> list[tuple[str, spaces.Space[Any]]] | None:
     if isinstance(space, spaces.Dict):
         return list(space.spaces.items())
     if isinstance(space, spaces.Tuple):
         count = len(space.spaces)
         keys = names if names is not None else [str(i) for i in range(count)]
         if len(keys) != count:
-            raise ValueError(f"{len(keys)} leaf names {list(keys)} for a Tuple of {count} spaces: give one name each")
+            raise ValueError(
+                f"{len(keys)} leaf names {list(keys)} for a Tuple of {count} spaces: give one name each"
+            )
         return list(zip(keys, space.spaces, strict=True))
     return None
 
@@ -44,7 +48,9 @@ def leaf_spaces(space: spaces.Space[Any], names: Sequence[str] | None = None) ->
         ValueError: if the number of names differs from the number of elements.
     """
 
-    def walk(node: spaces.Space[Any], prefix: str, node_names: Sequence[str] | None) -> Iterator[tuple[str, Any]]:
+    def walk(
+        node: spaces.Space[Any], prefix: str, node_names: Sequence[str] | None
+    ) -> Iterator[tuple[str, Any]]:
         children = _children(node, node_names)
         if children is None:
             yield prefix or ROOT, node
@@ -81,14 +87,20 @@ def _parts(node: spaces.Space[Any], item: Any, prefix: str) -> list[Any]:
     where = f"{prefix!r}" if prefix else "the top level"
     if isinstance(node, spaces.Dict):
         if not isinstance(item, Mapping):
-            raise ValueError(f"at {where}: expected a mapping with keys {list(node.spaces)}, got {type(item).__name__}")
+            raise ValueError(
+                f"at {where}: expected a mapping with keys {list(node.spaces)}, got {type(item).__name__}"
+            )
         missing = [k for k in node.spaces if k not in item]
         foreign = [k for k in item if k not in node.spaces]
         if missing or foreign:
             raise ValueError(f"at {where}: missing keys {missing}, unexpected keys {foreign}")
         return [item[k] for k in node.spaces]
     assert isinstance(node, spaces.Tuple)
-    if isinstance(item, Mapping | str | bytes) or not hasattr(item, "__len__") or not hasattr(item, "__getitem__"):
+    if (
+        isinstance(item, Mapping | str | bytes)
+        or not hasattr(item, "__len__")
+        or not hasattr(item, "__getitem__")
+    ):
         raise ValueError(f"at {where}: expected a sequence of {len(node.spaces)}, got {type(item).__name__}")
     if len(item) != len(node.spaces):
         raise ValueError(f"at {where}: expected {len(node.spaces)} elements, got {len(item)}")

@@ -83,7 +83,7 @@ def test_a_lost_device_truncates_and_reset_reconnects(bench):
     assert info["truncation_reason"] == "device lost: the game stopped sending"
     assert observation[0] == last[0]
     assert [round(float(a[0]), 3) for a in observation[1:]] == [0.2, 0.3]
-    assert info["applied_action"] == -1.0
+    assert info["final_command"] == -1.0
     assert_safe(b.device)
     b.env.reset()
     assert len(b.device.reset_times) == 2

@@ -125,7 +125,8 @@ def test_the_final_observation_ends_with_the_given_action_and_the_buffer_with_th
     observation, _, terminated, truncated, info = b.env.step(act(0.7))
     assert (terminated, truncated) == (True, False)
     assert numbers(observation[1:]) == [0.4, 0.7]
-    assert info["applied_action"] == -1.0
+    assert info["final_command"] == -1.0
+    assert "applied_action" not in info
     assert sent(b.device) == [0.0, 0.4, -1.0]
     observation, _ = b.env.reset()
     assert numbers(observation[1:]) == [0.4, 0.0]

@@ -126,7 +126,7 @@ def probe_delay(
         subject.stop()
 
 
-class _EpisodeEnded(Exception):  # noqa: N818 (a signal between the parts of the probe, not an error)
+class _EpisodeEnded(Exception):
     """The episode ended while the probe was looking."""
 
 

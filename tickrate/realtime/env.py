@@ -207,9 +207,11 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
             Observation, reward, terminated, truncated, info. ``info["timing"]`` holds ``start`` (planned
             start of the step that begins now), ``capture``, ``observation_age``, ``lateness`` (seconds),
             ``skipped``, ``timed_out``, ``overrun`` and ``overruns`` (so far). ``info["applied_action"]`` is
-            there when the device was told something else than ``action``, ``info["truncation_reason"]`` when
-            the episode was cut by a lost device or a stale observation, ``info["observation_corrections"]``
-            (leaves clipped or held) when the guard changed this observation.
+            there when the guard made something else of ``action``: what a record of this step should hold.
+            ``info["final_command"]`` is there when the episode ended and the device was left with another
+            command than ``action`` (the safe one), which is no choice of the policy's.
+            ``info["truncation_reason"]`` tells why an episode was cut, ``info["observation_corrections"]``
+            how many leaves of this observation the guard clipped or held.
 
         Raises:
             EpisodeOver: if no episode is running.
@@ -446,7 +448,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         if applied is not None:
             self._buffer.replace(applied)
             self._last = applied
-            info["applied_action"] = self._action_guard.copy(applied)
+            info["final_command"] = self._action_guard.copy(applied)
         if reason is not None and not terminated:
             info["truncation_reason"] = reason
         if self.config.real_time:

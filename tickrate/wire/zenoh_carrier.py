@@ -32,6 +32,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _COMMON: dict[str, Any] = {
     "scouting/multicast/enabled": False,
     "scouting/gossip/enabled": False,
+    "transport/shared_memory/enabled": False,  # it would leave files behind when a process is killed
     "scouting/delay": 0,  # there is nobody to wait for; the default costs 0.5 s a start
     "transport/link/rx/max_message_size": MAX_MESSAGE_BYTES + 65536,
     # Microseconds. The default of 1 ms drops status lines whenever the machine is merely busy.
