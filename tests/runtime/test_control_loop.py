@@ -174,6 +174,27 @@ def test_the_rest_of_an_evaluation_is_skipped_once_it_cannot_win(episodes, score
     assert "".join("E" if s.evaluation else "t" for s in outlet.summaries) == kinds
 
 
+@pytest.mark.parametrize(
+    ("after_best", "kinds"),
+    [
+        # One step an episode, an evaluation every 8 steps. Then a training episode scores above the first
+        # evaluation (5): that is worth an early look, two steps after it at the soonest. The next score below.
+        (True, "ttttttttEttEtttt"),
+        (False, "ttttttttEttttttt"),
+    ],
+)
+def test_a_training_episode_better_than_the_best_evaluation_is_looked_at_early(after_best, kinds):
+    scores = iter([0, 0, 0, 0, 0, 0, 0, 0, 5, 7, 7, 9, 1, 1, 1, 1] if after_best else [0] * 8 + [5] + [7] * 7)
+    outlet = RecordingOutlet(stop_after_episodes=len(kinds))
+    outlet.weights = (1, policy_bytes(1))
+    env = ScriptedEnvironment(1, info=lambda *_: {"score": float(next(scores))})
+    evaluation = EvaluationConfig(every_steps=8, after_best=after_best)
+    loop = make(env, outlet, evaluation=evaluation)
+    loop._best_score = 0.0  # something was evaluated before: the first training episodes beat nothing
+    loop.run()
+    assert "".join("E" if s.evaluation else "t" for s in outlet.summaries) == kinds
+
+
 # --- pauses, ends, losses -----------------------------------------------------------------------------------
 
 

@@ -33,6 +33,9 @@ class EvaluationConfig:
     episodes: int = 1
     """Episodes with the same frozen weights; the worst of them is the score. After one that does not beat the
     best score so far, the rest is skipped."""
+    after_best: bool = True
+    """Evaluate early, after a quarter of ``every_steps``, when a training episode beats the best evaluation:
+    weights that do well even with exploration are worth keeping before they change again."""
 
     def __post_init__(self) -> None:
         """Refuse impossible counts."""
@@ -104,6 +107,7 @@ class ControlLoop:
         self._max_steps = max_steps
         self._evaluated_at_step = 0
         self._best_score = -np.inf
+        self._promising = False
 
     @property
     def training_steps(self) -> int:
@@ -132,7 +136,7 @@ class ControlLoop:
                 else:
                     warm = "warming up: random actions until the first policy arrives"
                     self._outlet.put_state(warm if self._version == 0 else "driving and recording")
-                    self._episode(evaluation=False)
+                    self._train()
         except DeviceLost:
             if not self._outlet.orders().shutdown:
                 raise
@@ -183,13 +187,21 @@ class ControlLoop:
         while not self._swap_weights() and not self._outlet.orders().shutdown:
             clock.sleep(0.05)
 
+    def _train(self) -> None:
+        summary = self._episode(evaluation=False)
+        if not summary.cut and summary.score > self._best_score:
+            self._promising = self._config.evaluation.after_best
+
     def _evaluation_due(self) -> bool:
-        every = self._config.evaluation.every_steps
-        return every > 0 and self._version > 0 and self._steps - self._evaluated_at_step >= every
+        every, since = self._config.evaluation.every_steps, self._steps - self._evaluated_at_step
+        if every == 0 or self._version == 0:
+            return False
+        return since >= every or (self._promising and since >= every / 4)
 
     def _evaluate(self) -> None:
         self._swap_weights()
         self._evaluated_at_step = self._steps
+        self._promising = False
         self._outlet.put_state(f"evaluating policy {self._version}")
         scores: list[float] = []
         for _ in range(self._config.evaluation.episodes):
