@@ -7,7 +7,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 from tickrate.errors import ConfigError
-from tickrate.realtime.safety import ActionGuard
+from tickrate.realtime.action_guard import ActionGuard
 from tickrate.realtime.spaces import ActionBuffer, ObservationLayout, buffer_space
 from tickrate.testing import FakeClock, FakeInterface
 

@@ -129,3 +129,26 @@ def test_impossible_grids_are_refused(arguments, word):
 def test_an_unknown_policy_is_refused():
     with pytest.raises(ValueError, match="late_policy"):
         TimeGrid(1.0, 1.0, "hurry")
+
+
+@pytest.mark.parametrize(
+    ("offset", "period", "new_offset", "early"),
+    [
+        (None, 0.5, 0.5, False),  # at the end of the step it stays at the end
+        (None, 3.0, 3.0, False),
+        (0.25, 0.5, 0.25, True),
+        (0.25, 0.125, 0.125, False),  # the step became too short for it
+        (1.0, 2.0, 2.0, False),
+    ],
+)
+def test_the_capture_keeps_its_place_when_the_period_changes(offset, period, new_offset, early):
+    grid = TimeGrid(1.0, capture_offset=offset)
+    grid.change(period)
+    assert (grid.capture_offset, grid.early) == (new_offset, early)
+
+
+def test_a_refused_change_leaves_the_capture_alone():
+    grid = TimeGrid(1.0, capture_offset=0.5)
+    with pytest.raises(ValueError, match="positive"):
+        grid.change(-1.0)
+    assert (grid.period, grid.capture_offset, grid.early) == (1.0, 0.5, True)

@@ -13,7 +13,8 @@ from tickrate.runtime import trainer as trainer_module
 from tickrate.runtime.companion import Companion
 from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.outlet import SharedOutlet
-from tickrate.runtime.trainer import Trainer, summary_of
+from tickrate.runtime.reports import summary_of
+from tickrate.runtime.trainer import Trainer
 from tickrate.wire import messages
 from tickrate.wire.arrays import pack_rows
 from tickrate.wire.carrier import make_key

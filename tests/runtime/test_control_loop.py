@@ -178,7 +178,7 @@ def test_the_rest_of_an_evaluation_is_skipped_once_it_cannot_win(episodes, score
     ("after_best", "kinds"),
     [
         # One step an episode, an evaluation every 8 steps. Then a training episode scores above the first
-        # evaluation (5): that is worth an early look, two steps after it at the soonest. The next score below.
+        # evaluation (5): that is worth an early look, two steps after it at the soonest.
         (True, "ttttttttEttEtttt"),
         (False, "ttttttttEttttttt"),
     ],

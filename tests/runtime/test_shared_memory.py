@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from tickrate.errors import VersionMismatch, WireError
-from tickrate.runtime import shared_memory
-from tickrate.runtime.shared_memory import ControlBlock, Register, RowRing, shared_folder
+from tickrate.runtime import shared_file
+from tickrate.runtime.control_block import ControlBlock
+from tickrate.runtime.register import Register
+from tickrate.runtime.row_ring import RowRing
+from tickrate.runtime.shared_file import shared_folder
 
 ROW = np.dtype([("number", "<u8"), ("values", "<f4", (10,)), ("odd", "u1", (3,))])
 ROOT = Path(__file__).parents[2]
@@ -28,7 +31,10 @@ def row_of(number):
 def second_process(code, *arguments):
     """Start a Python process that runs ``code`` with these arguments."""
     imports = "import sys\nfrom pathlib import Path\nimport numpy as np\n"
-    imports += "from tickrate import clock\nfrom tickrate.runtime.shared_memory import *\n"
+    imports += "from tickrate import clock\n"
+    imports += "from tickrate.runtime.control_block import ControlBlock\n"
+    imports += "from tickrate.runtime.register import Register\n"
+    imports += "from tickrate.runtime.row_ring import RowRing\n"
     command = [sys.executable, "-c", imports + code, *map(str, arguments)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
 
@@ -316,8 +322,8 @@ def test_too_large_for_the_folder_is_refused(tmp_path):
 
 def test_the_shared_folder_has_room_or_is_the_temporary_one(monkeypatch, tmp_path):
     assert shared_folder().is_dir()
-    monkeypatch.setattr(shared_memory, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(shared_file, "_SHARED_MEMORY", tmp_path)
     assert shared_folder(1) == tmp_path
     assert shared_folder(1 << 62) != tmp_path
-    monkeypatch.setattr(shared_memory, "_SHARED_MEMORY", tmp_path / "missing")
+    monkeypatch.setattr(shared_file, "_SHARED_MEMORY", tmp_path / "missing")
     assert shared_folder(1) != tmp_path / "missing"

@@ -21,6 +21,7 @@ from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import open_environment
 from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.learner import Learner
+from tickrate.runtime.reports import report_of
 from tickrate.runtime.run import LocalRun, RunState
 from tickrate.runtime.run_folder import OnExisting, RunFolder
 from tickrate.runtime.serial import check_limits, run_serial
@@ -107,8 +108,7 @@ def _view(experiment: Experiment, title: str, *, keys: bool) -> View:
     return make_view(title, total_s=trainer.time_limit_s, total_steps=trainer.total_steps, keys=keys)
 
 
-# --- roles in processes of their own
-# ---------------------------------------------------------------------------
+# --- roles in processes of their own -------------------------------------------------------------------
 
 
 def _run_roles(
@@ -159,8 +159,7 @@ def _obey(run: LocalRun, key: str) -> None:
         run.order("stop_device")
 
 
-# --- all in this process
-# ---------------------------------------------------------------------------------------
+# --- all in this process -----------------------------------------------------------------------------------
 
 
 def _run_serial(
@@ -213,7 +212,9 @@ class _SerialWatcher:
         if summary is None:
             self.show(words)
         else:
-            self.state.add_episode(report_of(summary, self.state.finished_episodes + 1))
+            number = self.state.finished_episodes + 1
+            run = self._learner.folder.wire_name
+            self.state.add_episode(report_of(summary, run=run, worker="worker-0", boot=0, sequence=number))
         return self._interrupts.requested.is_set()
 
     def show(self, words: str) -> None:
@@ -238,25 +239,6 @@ class _SerialWatcher:
             metrics=metrics,
         )
         self._view.show(state)
-
-
-def report_of(summary: EpisodeSummary, number: int) -> messages.EpisodeReport:
-    """Return the report of an episode of a serial run, for the view."""
-    return messages.EpisodeReport(
-        run="serial",
-        worker="worker-0",
-        boot=0,
-        sequence=number,
-        episode=summary.episode,
-        evaluation=summary.evaluation,
-        policy_version=summary.policy_version,
-        steps=summary.steps,
-        return_=summary.total_return,
-        duration_s=summary.duration_s,
-        ended=summary.ended,
-        lap_time_s=summary.metrics.get("lap_time_s"),
-        clean=bool(summary.metrics.get("lap_clean", 1.0)),
-    )
 
 
 def _farewell(console: Console, folder: RunFolder, state: RunState, problems: tuple[str, ...]) -> None:

@@ -1,9 +1,8 @@
 """Keeps the newest transitions and hands out uniform batches of them: an index over one segment of records.
 
 Threads: one writer and any number of samplers. Every call holds one lock, a sampler only while it copies its
-    rows
-(tens of microseconds) and the writer for at most `ADD_ROWS` rows at a time, so no batch ever holds half a
-row.
+rows (tens of microseconds) and the writer for at most `ADD_ROWS` rows at a time, so no batch ever holds half
+a row.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from tickrate.data.batch import Batch
 from tickrate.data.nstep import NStepIndex
 from tickrate.data.records import Segment
+from tickrate.data.sampling import assemble, draw, earlier
 from tickrate.data.schema import Flag, RecordSchema, Rows
 from tickrate.data.snapshot import read_snapshot, write_snapshot
 from tickrate.errors import ConfigError, RecordError
@@ -198,83 +198,17 @@ class Replay:
             ConfigError: if ``batch_size`` is below 1 or there is nothing to sample yet.
         """
         with self._lock:
-            slots = self._draw(batch_size)
+            slots = draw(self._index, batch_size, self._rng)
             entries = self._index.entries.take(slots)
             both = np.concatenate((slots, entries["bootstrap"]))
             rows = self._segment.rows.take(both)
             frames = {
-                name: self._segment.frames[name].take(self._history(both, field.stack), axis=0)
+                name: self._segment.frames[name].take(earlier(self._index, both, field.stack), axis=0)
                 for name, field in self.schema.apart.items()
             }
             newest = self._segment.head - 1
         behind = (newest - slots) % self._capacity
-        return self._assemble(rows, frames, entries, newest - behind)
-
-    def _draw(self, count: int) -> NDArray[np.int64]:
-        """Draw slots, each sampleable one with the same probability: what is refused is drawn again."""
-        index = self._index
-        if count < 1 or not index.count:
-            raise ConfigError(
-                f"cannot sample {count} of {index.count} transitions: ask for at least 1, "
-                "once a step has been stored"
-            )
-        filled = min(index.head, self._capacity)
-        if (
-            index.count * 4 < filled
-        ):  # too many refusals: choose from a list, which costs a pass over the ring
-            choices = np.flatnonzero(index.sampleable[:filled])
-            return choices[self._rng.integers(len(choices), size=count)]
-        found: list[NDArray[np.int64]] = []
-        missing = count
-        while missing > 0:
-            slots = self._rng.integers(filled, size=int(missing * 1.1 * filled / index.count) + 8)
-            slots = slots[index.sampleable.take(slots)][:missing]
-            found.append(slots)
-            missing -= len(slots)
-        return found[0] if len(found) == 1 else np.concatenate(found)
-
-    def _history(self, slots: NDArray[np.int64], stack: int) -> NDArray[np.int64]:
-        """Return the slots of the last ``stack`` frames up to each slot, oldest first, ``(n, stack)``.
-
-        Follows the episode backwards; at its first row (which is its own predecessor) that row repeats.
-        """
-        if stack == 1:
-            return slots
-        history = np.empty((len(slots), stack), np.int64)
-        history[:, -1] = slots
-        for at in range(stack - 2, -1, -1):
-            history[:, at] = self._index.previous.take(history[:, at + 1])
-        return history
-
-    def _assemble(
-        self,
-        rows: Rows,
-        frames: dict[str, NDArray[Any]],
-        entries: NDArray[np.void],
-        numbers: NDArray[np.int64],
-    ) -> Batch:
-        """Split gathered rows, first the ``o_t``, then as many bootstrap rows, into a batch's arrays."""
-        count = len(numbers)
-        observation, following, extras = {}, {}, {}
-        for field in self.schema.observation:
-            name = f"o/{field.name}"
-            values = frames[name] if field.apart else np.ascontiguousarray(rows[name])
-            observation[field.name], following[field.name] = values[:count], values[count:]
-
-        def current(name: str) -> NDArray[Any]:
-            return frames[name][:count] if name in frames else np.ascontiguousarray(rows[name][:count])
-
-        for field in self.schema.extras:
-            extras[field.name] = current(f"x/{field.name}")
-        return Batch(
-            observation=observation,
-            action=current("action"),
-            reward=entries["ret"].astype(np.float32),
-            discount=np.ascontiguousarray(entries["discount"]),
-            next_observation=following,
-            rows=numbers,
-            extras=extras,
-        )
+        return assemble(self.schema, rows, frames, entries, newest - behind)
 
     # --- resume --------------------------------------------------------------------------------------------
 

@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 
-from tickrate import trees
 from tickrate.errors import ConfigError, InterfaceError
+from tickrate.realtime.action_guard import ActionGuard
 from tickrate.realtime.commander import Commander
 from tickrate.realtime.config import RealTimeConfig
-from tickrate.realtime.safety import ActionGuard, Corrections, ObservationGuard
+from tickrate.realtime.intake import Intake
 from tickrate.realtime.spaces import ActionBuffer, ObservationLayout
 from tickrate.realtime.stepper import Stepper
-
-
-class Intake:
-    """What comes in: checks an observation, applies ``obs_prepro_func``, checks what that returns.
-
-    Args:
-        config: the configuration.
-        space: space of the interface's observation.
-        names: names of the elements of a Tuple, or None.
-
-    Attributes:
-        check: returns the checked leaves of an observation as fresh arrays, or raises `ObservationError`.
-        corrections: what was clipped and held so far.
-        space: space of the leaves that come out.
-        names: names of its elements, or None.
-    """
-
-    def __init__(self, config: RealTimeConfig, space: spaces.Space[Any], names: Sequence[str] | None) -> None:
-        self._raw_space, self._raw_names = space, names
-        self._raw_paths = list(trees.leaf_spaces(space, names if isinstance(space, spaces.Tuple) else None))
-        self._prepro = config.obs_prepro_func
-        if self._prepro is not None and config.obs_prepro_space is not None:
-            space = config.obs_prepro_space
-            names = names if names is not None and len(names) == len(getattr(space, "spaces", ())) else None
-        self.space, self.names = space, names
-        self.corrections = Corrections()
-        how = (config.out_of_bounds_observation, config.nonfinite_observation, self.corrections)
-        self._raw = ObservationGuard(self._raw_space, self._raw_names, *how)
-        self._guard = self._raw
-        self.check: Callable[[Any], list[Any]] = self._raw
-        if self._prepro is not None:
-            self._guard = ObservationGuard(space, names, *how)
-            self.check = self._prepare
-
-    def _prepare(self, observation: Any) -> list[Any]:
-        assert self._prepro is not None
-        leaves = dict(zip(self._raw_paths, self._raw(observation), strict=True))
-        clean = trees.rebuild(self._raw_space, leaves, self._raw_names)
-        return self._guard(self._prepro(list(clean) if isinstance(clean, tuple) else clean))
-
-    def begin_episode(self) -> None:
-        """Forget the values held for bridging: those of the last episode are no substitute."""
-        self._raw.forget()
-        self._guard.forget()
 
 
 @dataclass(frozen=True)
@@ -131,33 +86,3 @@ def build_parts(config: RealTimeConfig, stepper: Stepper) -> Parts:
     )
     buffer = ActionBuffer(action_space, config.act_buf_len, default)
     return Parts(interface, action_space, intake, layout, guard, default, safe, buffer, commander)
-
-
-def unpack_step(result: Any) -> tuple[Any, float, bool, dict[str, Any]]:
-    """Return what ``get_obs_rew_terminated_info`` returned, with the declared types and a copy of the info.
-
-    Raises:
-        InterfaceError: for anything but four values, or a reward that is not finite.
-    """
-    try:
-        observation, reward, terminated, info = result
-        reward, terminated, info = float(reward), bool(terminated), dict(info)
-    except (TypeError, ValueError) as error:
-        raise InterfaceError(
-            "get_obs_rew_terminated_info() must return (observation, reward, terminated, info), got "
-            f"{trees.describe(result)}: {error}"
-        ) from error
-    if not -float("inf") < reward < float("inf"):
-        raise InterfaceError(f"get_obs_rew_terminated_info() returned the reward {reward}: it must be finite")
-    return observation, reward, terminated, info
-
-
-def unpack_reset(result: Any) -> tuple[Any, dict[str, Any]]:
-    """Return what ``reset`` returned, with a copy of the info.
-
-    Raises:
-        InterfaceError: for anything but an observation and an info dictionary.
-    """
-    if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], Mapping)):
-        raise InterfaceError(f"reset() must return (observation, info), got {trees.describe(result)}")
-    return result[0], dict(result[1])

@@ -1,4 +1,4 @@
-"""Where time-steps start: the elastic grid, as pure arithmetic on numbers that the caller gives.
+"""Where time-steps start, and when in them to look: the elastic grid, as pure arithmetic on given numbers.
 
 The planned start of a step is ``origin + index * period`` with an integer index, so the errors of
 sleeping never add up. What happens after a step that ends late by L periods, with time-out factor T:
@@ -39,6 +39,8 @@ class TimeGrid:
         due: planned start of the next step; `end` unless periods were dropped.
         skipped: periods dropped whole since the running step began.
         timed_out: whether the grid will restart when the next step begins.
+        capture_offset: when observations are captured, in seconds after the start of their step.
+        early: whether that is before the end of the step.
     """
 
     __slots__ = (
@@ -46,7 +48,9 @@ class TimeGrid:
         "_index",
         "_origin",
         "_timeout_factor",
+        "capture_offset",
         "due",
+        "early",
         "end",
         "period",
         "skipped",
@@ -55,7 +59,13 @@ class TimeGrid:
         "timeout",
     )
 
-    def __init__(self, period: float, timeout_factor: float = 1.0, late_policy: str = "skip") -> None:
+    def __init__(
+        self,
+        period: float,
+        timeout_factor: float = 1.0,
+        late_policy: str = "skip",
+        capture_offset: float | None = None,
+    ) -> None:
         if not (period > 0 and math.isfinite(period)):
             raise ValueError(f"period is {period}: it must be a positive number of seconds")
         if not timeout_factor > 0:
@@ -66,6 +76,7 @@ class TimeGrid:
         self._timeout_factor = timeout_factor
         self.period = period
         self.timeout = period * timeout_factor
+        self.capture_at(period if capture_offset is None else capture_offset)
         self.restart(0.0)
 
     def restart(self, now: float) -> None:
@@ -109,14 +120,24 @@ class TimeGrid:
         self.skipped = 0
 
     def change(self, period: float, timeout_factor: float | None = None) -> None:
-        """Use another period from the next step on; the running step keeps its planned end."""
+        """Use another period from the next step on; the running step keeps its planned end.
+
+        A capture at the end of the step stays there; an earlier one moves only if the step becomes too short.
+        """
         factor = self._timeout_factor if timeout_factor is None else timeout_factor
         if not (period > 0 and math.isfinite(period)):
             raise ValueError(f"period is {period}: it must be a positive number of seconds")
         if not factor > 0:
             raise ValueError(f"timeout_factor is {factor}: it must be positive (in periods)")
         self._timeout_factor = factor
+        offset = min(self.capture_offset, period) if self.early else period
         self.period = period
+        self.capture_at(offset)
         self.timeout = period * factor
         self._origin = self.due
         self._index = 0
+
+    def capture_at(self, offset: float) -> None:
+        """Capture observations ``offset`` seconds after the start of their step, from the next step on."""
+        self.capture_offset = offset
+        self.early = offset < self.period

@@ -142,6 +142,20 @@ class TimingLog:
         )
 
 
+def timing_info(start: float, capture: float, age: float, overruns: int) -> dict[str, Any]:
+    """Return ``info["timing"]`` of a step that was not late (times in seconds; ``overruns`` so far)."""
+    return {
+        "start": start,
+        "capture": capture,
+        "observation_age": age,
+        "lateness": 0.0,
+        "skipped": 0,
+        "timed_out": False,
+        "overrun": False,
+        "overruns": overruns,
+    }
+
+
 _DURATIONS = (
     "time_step_duration",
     "step_duration",

@@ -20,6 +20,7 @@ from tickrate import __version__, clock
 from tickrate.errors import WireError
 from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.outlet import SharedOutlet
+from tickrate.runtime.reports import report_of
 from tickrate.wire import messages
 from tickrate.wire.arrays import pack_rows
 from tickrate.wire.carrier import Carrier, make_key
@@ -209,24 +210,7 @@ class Companion:
 
     def _report(self, summary: EpisodeSummary) -> None:
         self._reports += 1
-        report = messages.EpisodeReport(
-            run=self._run,
-            worker=self._name,
-            boot=self._boot,
-            sequence=self._reports,
-            episode=summary.episode,
-            evaluation=summary.evaluation,
-            policy_version=summary.policy_version,
-            steps=summary.steps,
-            return_=summary.total_return,
-            duration_s=summary.duration_s,
-            ended=summary.ended,
-            lap_time_s=summary.metrics.get("lap_time_s"),
-            clean=bool(summary.metrics.get("lap_clean", 1.0)),
-            total_steps=summary.training_steps,
-            finished=clock.wall_time(),
-            metrics=summary.metrics,
-        )
+        report = report_of(summary, run=self._run, worker=self._name, boot=self._boot, sequence=self._reports)
         self._publish("report", messages.encode(report), wait=True)
 
     def _say(self, state: str, text: str, *, wait: bool = False) -> None:

@@ -22,9 +22,12 @@ from tickrate import clock
 from tickrate.data.schema import RecordSchema
 from tickrate.errors import MessageError
 from tickrate.runtime.contract import EnvironmentContract
+from tickrate.runtime.control_block import ControlBlock
 from tickrate.runtime.episode import EpisodeSummary, Orders
 from tickrate.runtime.recorder import Row
-from tickrate.runtime.shared_memory import ControlBlock, Register, RowRing, shared_folder
+from tickrate.runtime.register import Register
+from tickrate.runtime.row_ring import RowRing
+from tickrate.runtime.shared_file import shared_folder
 
 ROWS_CAPACITY = 4096
 """Rows that the ring holds: over three minutes at 20 Hz, four seconds at 1 kHz."""

@@ -11,8 +11,8 @@ from tickrate import __version__, clock
 from tickrate.data.schema import RecordSchema
 from tickrate.errors import MessageError, RecordError, WireError
 from tickrate.runtime.contract import EnvironmentContract
-from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.learner import Learner
+from tickrate.runtime.reports import summary_of
 from tickrate.wire import messages
 from tickrate.wire.arrays import unpack_rows
 from tickrate.wire.carrier import ANY, Carrier, make_key
@@ -268,18 +268,3 @@ class Trainer:
         except WireError as error:
             self._refuse(str(error))
             return None
-
-
-def summary_of(report: messages.EpisodeReport) -> EpisodeSummary:
-    """Return the summary that a report carries."""
-    return EpisodeSummary(
-        episode=report.episode,
-        evaluation=report.evaluation,
-        policy_version=report.policy_version,
-        steps=report.steps,
-        total_return=report.return_,
-        duration_s=report.duration_s,
-        ended=report.ended,
-        training_steps=report.total_steps,
-        metrics=dict(report.metrics),
-    )

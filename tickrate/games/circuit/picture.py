@@ -39,10 +39,10 @@ def draw_png(
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     coloured: LineCollection | None = None
     for axis, (name, line) in zip(axes, panels, strict=True):
-        _draw_track(axis, track)
+        draw_track(axis, track)
         axis.set_title(name, fontsize=10)
         if len(line) > 1:
-            coloured = _draw_line(axis, line, top_speed)
+            coloured = draw_line(axis, line, top_speed)
     if coloured is not None:
         figure.colorbar(coloured, ax=list(axes), label="speed (m/s)", shrink=0.8)
     if title:
@@ -52,7 +52,8 @@ def draw_png(
     return path
 
 
-def _draw_track(axis: Axes, track: Track) -> None:
+def draw_track(axis: Axes, track: Track) -> None:
+    """Draw walls, start line and driving direction of a track."""
     ring = np.vstack([track.left, track.left[:1], track.right[:1], track.right[::-1]])
     axis.fill(ring[:, 0], ring[:, 1], color="0.92", linewidth=0)
     for wall in (track.left, track.right):
@@ -67,7 +68,8 @@ def _draw_track(axis: Axes, track: Track) -> None:
     axis.set_axis_off()
 
 
-def _draw_line(axis: Axes, line: Float, top_speed: float) -> LineCollection:
+def draw_line(axis: Axes, line: Float, top_speed: float) -> LineCollection:
+    """Draw a driven line, (n, 3) of x, y in metres and speed in m/s; ``top_speed`` ends the colours."""
     segments = np.stack([line[:-1, :2], line[1:, :2]], axis=1)
     coloured = LineCollection(list(segments), cmap="plasma", linewidths=2.0)
     coloured.set_array(line[1:, 2])
