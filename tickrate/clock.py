@@ -78,7 +78,7 @@ class PreciseClock:
 
     The margin follows the wake lateness of this machine: it grows by one step for a wake later than the
     margin and shrinks by a small part of a step for any other, which settles at the quantile
-    ``1 - SHRINK`` of the lateness, and it stays between `MARGIN_MIN` and `MARGIN_MAX`, which bounds the
+    ``1 / (1 + SHRINK)`` of the lateness, and it stays between `MARGIN_MIN` and `MARGIN_MAX`, which bounds the
     CPU time of a tick.
 
     Attributes:
@@ -88,7 +88,7 @@ class PreciseClock:
     MARGIN_MIN = 30e-6
     MARGIN_MAX = 200e-6
     GROW = 4e-6
-    SHRINK = 0.15
+    SHRINK = 0.3
 
     def __init__(self) -> None:
         self.margin = 80e-6

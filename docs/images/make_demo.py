@@ -41,7 +41,8 @@ def main(run: Path, target: Path) -> None:
     coloured = draw_line(track_axis, line, 30.0)
     figure.colorbar(coloured, ax=track_axis, label="speed (m/s)", shrink=0.7)
     track_axis.set_title(f"the policy that the run chose: {lap_s:.1f} s", fontsize=11)
-    metres, laps = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
+    metres = figure.add_subplot(grid[0, 1])
+    laps = figure.add_subplot(grid[1, 1], sharex=metres)
     for evaluation, colour, name in ((False, "#4477aa", "training"), (True, "#ee6677", "evaluation")):
         chosen = [e for e in episodes if e["evaluation"] == evaluation]
         minutes = [e["wall_s"] / 60 for e in chosen]
