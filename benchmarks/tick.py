@@ -9,7 +9,8 @@ counted in segments of their own with factor 1 and every other setting at its de
 
     python benchmarks/tick.py [--quick] [--check] [--peer PYTHON]
 
-The last lines are the ratios to the better of rtgym's variants, taken for each figure, and the bars.
+The last lines are the ratios to the better of rtgym's variants, taken for each figure, and the bars. A scene
+in which a bar is missed that the bare loop misses as well is run again, at most three times; that is printed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ OURS = ("cheap", "precise")
 RTGYM = ("real-time-gym-v1", "real-time-gym-ts-v1")
 CONTENDERS = ("bare", *RTGYM, *OURS)
 SEGMENT_S = 1.0
+RUNS = 3
 WARM_UP_STEPS = 20
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
@@ -247,8 +249,9 @@ def figures(pool):
     return {"p50": p50, "p99": p99, "max": late.max(), "cpu": pool["cpu"] / pool["steps"] * 1e6}
 
 
-def judge(table, hz, load, verdicts):
-    """Print the ratios of one scene and note the bars it misses."""
+def judge(table, hz, load):
+    """Print the ratios of one scene; return its verdicts, and whether the bare loop misses a missed bar too."""
+    verdicts, disturbed = [], False
     for mode in OURS:
         line = []
         for key in ("cpu", "p50", "p99"):
@@ -256,26 +259,38 @@ def judge(table, hz, load, verdicts):
             ratio, bar = table[mode][key] / best, BARS[mode, key][hz]
             verdicts.append((f"{hz} Hz {load} {mode} {key}", ratio, bar))
             line.append(f"{key} {ratio:.2f} (bar {bar:g})")
-        print(f"{'':8}{mode} / better rtgym: {', '.join(line)}")
+            disturbed |= key != "cpu" and ratio > bar and table["bare"][key] > bar * best
+        print(f"{'':8}{mode} / better rtgym: {', '.join(line)}", flush=True)
+    return verdicts, disturbed
 
 
-def lateness_scene(contenders, hz, load, seconds, verdicts):
+def lateness_scene(contenders, hz, load, seconds):
     print(f"\n{hz} Hz, {load}, {seconds:g} s each{'':12}lateness of the command, us{'':9}CPU, us a step")
     print(f"{'':24}{'p50':>10}{'p99':>10}{'max':>10}{'':6}{'CPU':>8}")
     table = {name: figures(pool) for name, pool in measure(contenders, hz, seconds, math.inf).items()}
     for name, row in table.items():
         print(f"{name:24}{row['p50']:10.1f}{row['p99']:10.1f}{row['max']:10.0f}{'':6}{row['cpu']:8.1f}")
-    judge(table, hz, load, verdicts)
+    return judge(table, hz, load)
 
 
-def timeout_scene(contenders, hz, load, seconds, verdicts):
+def timeout_scene(contenders, hz, load, seconds):
     pools = measure(contenders, hz, seconds, 1.0)
-    steps = pools["bare"]["steps"]
+    steps, bare = pools["bare"]["steps"], pools["bare"]["timeouts"]
     print(f"\n{hz} Hz, {load}, factor 1: time-outs (bare: wakes over a period late) in {steps} steps")
-    print("  " + ", ".join(f"{name} {pool['timeouts']}" for name, pool in pools.items()))
-    allowed = min(pools[name]["timeouts"] for name in RTGYM) + pools["bare"]["timeouts"]
-    for mode in OURS:
-        verdicts.append((f"{hz} Hz {load} {mode} time-outs", pools[mode]["timeouts"], allowed))
+    print("  " + ", ".join(f"{name} {pool['timeouts']}" for name, pool in pools.items()), flush=True)
+    allowed = min(pools[name]["timeouts"] for name in RTGYM) + bare
+    verdicts = [(f"{hz} Hz {load} {mode} time-outs", pools[mode]["timeouts"], allowed) for mode in OURS]
+    return verdicts, bare > 0 and any(count > allowed for _, count, _ in verdicts)
+
+
+def settled(scene, *arguments):
+    """Run a scene, again (three times at most) while a bar is missed that the bare loop misses as well."""
+    for attempt in range(1, RUNS + 1):
+        verdicts, disturbed = scene(*arguments)
+        if not disturbed:
+            break
+        print(f"  run {attempt} of at most {RUNS}: the bare loop was held up too, the machine was disturbed")
+    return verdicts
 
 
 def drift_scene(contenders, seconds, verdicts):
@@ -314,7 +329,7 @@ def main():
         worker(args.worker)
         return 0
     peer = peer_python(args.peer)
-    seconds = 3.0 if args.quick else 20.0
+    seconds = 3.0 if args.quick else 12.0
     print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
           f"{time.strftime('%Y-%m-%d')}")  # fmt: skip
     contenders = [Contender(name, peer if name in RTGYM else sys.executable) for name in CONTENDERS]
@@ -324,9 +339,9 @@ def main():
             neighbour = busy_process() if load == "busy" else None
             try:
                 for hz in args.hz:
-                    lateness_scene(contenders, hz, load, seconds, verdicts)
+                    verdicts += settled(lateness_scene, contenders, hz, load, seconds)
                 for hz in args.hz:
-                    timeout_scene(contenders, hz, load, seconds, verdicts)
+                    verdicts += settled(timeout_scene, contenders, hz, load, seconds)
             finally:
                 if neighbour is not None:
                     neighbour.kill()

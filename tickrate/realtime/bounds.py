@@ -44,6 +44,15 @@ def is_array(value: Any, dtype: np.dtype[Any]) -> bool:
     return isinstance(value, np.ndarray) and value.dtype is dtype
 
 
+def common_bounds(box: spaces.Box) -> tuple[float, float] | None:
+    """Return the bounds that all elements of a small vector share; None for any other Box."""
+    low, high = finite_bounds(box)
+    if len(box.shape) != 1 or not 0 < low.size <= SMALL or np.dtype(box.dtype).kind == "b":
+        return None
+    lowest, highest = low.min().item(), high.max().item()
+    return (lowest, highest) if (low == lowest).all() and (high == highest).all() else None
+
+
 def fit_test(box: spaces.Box) -> Callable[[Any], bool]:
     """Return the cheapest test that is True for an array that needs no correction of any kind.
 
@@ -56,8 +65,8 @@ def fit_test(box: spaces.Box) -> Callable[[Any], bool]:
     if len(shape) != 1 or low.size > SMALL or dtype.kind == "b":
         within = range_test(box)
         return lambda value: is_array(value, dtype) and value.shape == shape and within(value)
-    if len(set(pairs)) == 1:
-        lowest, highest = pairs[0]
+    if (common := common_bounds(box)) is not None:
+        lowest, highest = common
 
         def uniform(value: Any) -> bool:
             if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:

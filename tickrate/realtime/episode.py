@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ class Episode:
         self.paused = False
         self.running = True
         self.log.begin_episode(at)
-        return self._layout.assemble(self._values, self.buffer)
+        return self._layout.assemble(self._values, self._layout.tail(self.buffer))
 
     # ---------------------------------------------------------------- a step
 
@@ -126,14 +127,18 @@ class Episode:
         if self.bench is not None:
             self.bench.send(start, self._clock.now())
 
-    def hand_out(self, observation: Any, info: dict[str, Any]) -> Any:
-        """Check an observation and return it in the form that was asked for, with the action buffer."""
+    def tail(self, told: list[Any]) -> Sequence[Any]:
+        """Return the action buffer's part of the next observation, which ends with the action ``told``."""
+        return self._layout.tail(self.buffer, told)
+
+    def hand_out(self, observation: Any, tail: Sequence[Any], info: dict[str, Any]) -> Any:
+        """Check an observation and return it in the form that was asked for, with the buffer's `tail`."""
         corrections = self._intake.corrections
         before = corrections.total
         self._values = values = self._intake.check(observation)
         if corrections.total != before:
             info["observation_corrections"] = corrections.total - before
-        return self._layout.assemble(values, self.buffer)
+        return self._layout.assemble(values, tail)
 
     def truncation(self, info: dict[str, Any], age: float) -> tuple[bool, str | None]:
         """Return whether the episode is cut at this observation, ``age`` seconds old, and why."""
@@ -172,7 +177,8 @@ class Episode:
         safe = self._commander.leave("truncated")
         before = self.last
         self.buffer.push(told)
-        observation = self._layout.assemble([np.copy(value) for value in self._values], self.buffer)
+        values = [np.copy(value) for value in self._values]
+        observation = self._layout.assemble(values, self._layout.tail(self.buffer))
         applied = self._safe if safe else before
         time_now = self._clock.now()
         info: dict[str, Any] = {"timing": timing_info(time_now, time_now, 0.0, self.log.overruns)}

@@ -59,9 +59,10 @@ class LockStep:
         seen = observation_time(info, capture)
         truncated, reason = episode.truncation(info, captured - seen)
         episode.log.record(captured, 0.0)
+        tail = episode.tail(told)
         episode.buffer.push(told)
         episode.last = told
-        returned = episode.hand_out(observation, info)
+        returned = episode.hand_out(observation, tail, info)
         info["timing"] = timing_info(captured, capture, captured - seen, episode.log.overruns)
         if changed:
             info["applied_action"] = guard.copy(told)

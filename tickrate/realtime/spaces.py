@@ -79,23 +79,29 @@ class ActionBuffer:
         """Return the leaves of the newest entry; they are not to be changed."""
         return self._entries[-1]
 
-    def arrays(self) -> list[Array]:
-        """Return each leaf's history as a fresh array of shape (length, *action)."""
-        out = []
+    def _history(self, upcoming: list[Any] | None) -> list[list[Any]]:
+        """Return the entries, oldest first, as they are once ``upcoming`` has been pushed (None: now)."""
+        entries = list(self._entries)
+        return entries if upcoming is None else [*entries[1:], upcoming]
+
+    def arrays(self, upcoming: list[Any] | None = None) -> list[Array]:
+        """Return each leaf's history, once ``upcoming`` is pushed: fresh arrays of shape (length, *action)."""
+        history, out = self._history(upcoming), []
         for at, (dtype, shape) in enumerate(self._kinds):
-            array = np.empty((len(self._entries), *shape), dtype)
-            for row, entry in enumerate(self._entries):
+            array = np.empty((len(history), *shape), dtype)
+            for row, entry in enumerate(history):
                 array[row] = entry[at]
             out.append(array)
         return out
 
-    def entries(self) -> list[Any]:
-        """Return copies of the entries, oldest first, each an element of the action space."""
+    def entries(self, upcoming: list[Any] | None = None) -> list[Any]:
+        """Return copies of the entries, once ``upcoming`` is pushed, each an element of the action space."""
+        history = self._history(upcoming)
         if self._single:
-            return [entry[0].copy() for entry in self._entries]
+            return [entry[0].copy() for entry in history]
         return [
             rebuild(self._space, dict(zip(self._paths, [leaf.copy() for leaf in entry], strict=True)))
-            for entry in self._entries
+            for entry in history
         ]
 
 
@@ -137,8 +143,9 @@ class ObservationLayout:
         self._all_paths = list(self.leaf_spaces)
         self._length = length
         self.space: Space
-        self.assemble: Callable[[Sequence[Any], ActionBuffer], Any]
-        """Builds an observation from the leaves of ``source`` (in order) and the buffer."""
+        self._tuple_form = form == "tuple"
+        self.assemble: Callable[[Sequence[Any], Sequence[Any]], Any]
+        """Builds an observation from the leaves of ``source`` (in order) and the action buffer's `tail`."""
         if form == "tuple":
             self.space = spaces.Tuple((*self._elements(), *([action] * length)))
             self._nested = any(isinstance(s, spaces.Tuple | spaces.Dict) for s in self._elements())
@@ -152,6 +159,15 @@ class ObservationLayout:
             self._size = int(self.space.shape[0])  # type: ignore[index]
             self.assemble = self._assemble_flat
 
+    def tail(self, buffer: ActionBuffer, upcoming: list[Any] | None = None) -> Sequence[Any]:
+        """Return the action buffer's part of an observation, as it is once ``upcoming`` has been pushed.
+
+        It can be made before the observation is there, while there is time.
+        """
+        if not self._length:
+            return ()
+        return buffer.entries(upcoming) if self._tuple_form else buffer.arrays(upcoming)
+
     def _elements(self) -> list[Space]:
         if isinstance(self._source, spaces.Tuple):
             return list(self._source.spaces)
@@ -159,22 +175,19 @@ class ObservationLayout:
             return list(self._source.spaces.values())
         return [self._source]
 
-    def _assemble_tuple(self, values: Sequence[Any], buffer: ActionBuffer) -> Any:
+    def _assemble_tuple(self, values: Sequence[Any], tail: Sequence[Any]) -> Any:
         if self._nested:
             whole = rebuild(self._source, dict(zip(self.paths, values, strict=True)), self._names)
             values = list(whole.values()) if isinstance(whole, dict) else whole
-        return (*values, *buffer.entries()) if self._length else tuple(values)
+        return (*values, *tail)
 
-    def _assemble_dict(self, values: Sequence[Any], buffer: ActionBuffer) -> Any:
-        if self._length:
-            return dict(zip(self._all_paths, (*values, *buffer.arrays()), strict=True))
-        return dict(zip(self._all_paths, values, strict=True))
+    def _assemble_dict(self, values: Sequence[Any], tail: Sequence[Any]) -> Any:
+        return dict(zip(self._all_paths, (*values, *tail), strict=True))
 
-    def _assemble_flat(self, values: Sequence[Any], buffer: ActionBuffer) -> Any:
+    def _assemble_flat(self, values: Sequence[Any], tail: Sequence[Any]) -> Any:
         out = np.zeros(self._size, dtype=np.float32)
         at = 0
-        leaves = (*values, *buffer.arrays()) if self._length else values
-        for (size, write), value in zip(self._encoders, leaves, strict=True):
+        for (size, write), value in zip(self._encoders, (*values, *tail), strict=True):
             write(out[at : at + size], value)
             at += size
         return out

@@ -113,7 +113,7 @@ class WallClock:
         get, commander, before = self._interface.get_obs_rew_terminated_info, self._commander, episode.last
         entered = clock.now()
         told, changed = (before, False) if action is None else self._guard(action, before)
-        outgoing = commander.prepare(self._guard.copy(told))
+        outgoing, tail = commander.prepare(self._guard.copy(told)), episode.tail(told)
         waited, lateness = False, 0.0
         if entered > grid.due or episode.paused:
             waited, lateness = self._enter(entered)
@@ -183,7 +183,7 @@ class WallClock:
             log.timeouts += 1
         self._buffer.push(told)
         episode.last = told
-        returned = episode.hand_out(observation, info)
+        returned = episode.hand_out(observation, tail, info)
         info["timing"] = {
             "start": due,
             "capture": capture,
