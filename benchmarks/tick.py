@@ -250,7 +250,7 @@ def figures(pool):
 
 
 def judge(table, hz, load):
-    """Print the ratios of one scene; return its verdicts, and whether the bare loop misses a missed bar too."""
+    """Print the ratios of a scene; return the verdicts, and whether the bare loop misses a bar too."""
     verdicts, disturbed = [], False
     for mode in OURS:
         line = []

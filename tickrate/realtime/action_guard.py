@@ -11,7 +11,15 @@ from gymnasium import spaces
 
 from tickrate import trees
 from tickrate.errors import ActionError, ConfigError
-from tickrate.realtime.bounds import SMALL, finite_bounds, first_bad, fit_test, is_array, outside
+from tickrate.realtime.bounds import (
+    SMALL,
+    common_bounds,
+    finite_bounds,
+    first_bad,
+    fit_test,
+    is_array,
+    outside,
+)
 from tickrate.trees import ROOT, Array
 
 Space = spaces.Space[Any]
@@ -55,6 +63,8 @@ class ActionGuard:
         # Nearly every action is a good one: this says so in one look, and the checks are for the others.
         quick = self._single and rate_limit is None and isinstance(space, spaces.Box)
         self._fits = fit_test(space) if quick and isinstance(space, spaces.Box) else None
+        self._common = common_bounds(space) if quick and isinstance(space, spaces.Box) else None
+        self._dtype, self._shape = space.dtype, space.shape
 
     def __call__(self, action: Any, last: Sequence[Any]) -> tuple[list[Any], bool]:
         """Return the leaves of the command to send, as fresh copies, and whether a value was changed.
@@ -68,7 +78,19 @@ class ActionGuard:
                 declared) a value that is not finite or out of range.
         """
         if self._single:
-            if self._fits is not None and self._fits(action):
+            if (
+                self._common is not None
+                and type(action) is np.ndarray
+                and action.dtype is self._dtype
+                and action.shape == self._shape
+            ):
+                lowest, highest = self._common
+                for item in action.tolist():
+                    if not lowest <= item <= highest:
+                        break
+                else:
+                    return [action.copy()], False
+            elif self._fits is not None and self._fits(action):
                 return [action.copy()], False
             value, changed = self._checks[0](action, last[0])
             return [value], changed

@@ -23,7 +23,7 @@ def unpack_step(result: Any) -> tuple[Any, float, bool, dict[str, Any]]:
             "get_obs_rew_terminated_info() must return (observation, reward, terminated, info), got "
             f"{trees.describe(result)}: {error}"
         ) from error
-    if not -float("inf") < reward < float("inf"):
+    if reward - reward != 0.0:  # infinite or NaN; in a tick every call counts, also one to isfinite
         raise InterfaceError(f"get_obs_rew_terminated_info() returned the reward {reward}: it must be finite")
     return observation, reward, terminated, info
 

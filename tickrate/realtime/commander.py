@@ -53,7 +53,7 @@ class Commander:
         self._stepper = stepper
         self._safe = safe
         self._safe_on = frozenset(safe_on)
-        self._prepro = prepro
+        self.prepro = prepro
         self._limit_s = limit_s
         self.armed = False
         _LIVE.add(self)
@@ -64,9 +64,9 @@ class Commander:
         Raises:
             ActionError: if ``act_prepro_func`` makes it non-finite.
         """
-        if self._prepro is None:
+        if self.prepro is None:
             return action
-        out = self._prepro(action)
+        out = self.prepro(action)
         if isinstance(out, np.ndarray | float) and not np.isfinite(out).all():
             raise ActionError(f"act_prepro_func made {out} of the action {action}: nothing was sent")
         return out

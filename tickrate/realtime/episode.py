@@ -51,7 +51,6 @@ class Episode:
         "_layout",
         "_safe",
         "_stepper",
-        "_values",
         "bench",
         "buffer",
         "default",
@@ -61,6 +60,7 @@ class Episode:
         "paused",
         "running",
         "steps",
+        "values",
     )
 
     def __init__(
@@ -70,7 +70,7 @@ class Episode:
         self._interface, self._commander, self._guard = parts.interface, parts.commander, parts.action_guard
         self._intake, self._layout = parts.intake, parts.layout
         self._safe = parts.safe
-        self._values: list[Any] = []
+        self.values: list[Any] = []
         self.buffer = parts.buffer
         self.default = parts.default
         self.last = parts.buffer.last()
@@ -93,7 +93,7 @@ class Episode:
             interrupted: whether the episode before was still running.
         """
         self._intake.begin_episode()
-        self._values = self._intake.check(observation)
+        self.values = self._intake.check(observation)
         config, buffer, last = self._config, self.buffer, self.last
         if config.reset_act_buf:
             buffer.fill(self.default)
@@ -115,7 +115,7 @@ class Episode:
         self.paused = False
         self.running = True
         self.log.begin_episode(at)
-        return self._layout.assemble(self._values, self._layout.tail(self.buffer))
+        return self._layout.assemble(self.values, self._layout.tail(self.buffer))
 
     # ---------------------------------------------------------------- a step
 
@@ -135,7 +135,7 @@ class Episode:
         """Check an observation and return it in the form that was asked for, with the buffer's `tail`."""
         corrections = self._intake.corrections
         before = corrections.total
-        self._values = values = self._intake.check(observation)
+        self.values = values = self._intake.check(observation)
         if corrections.total != before:
             info["observation_corrections"] = corrections.total - before
         return self._layout.assemble(values, tail)
@@ -177,7 +177,7 @@ class Episode:
         safe = self._commander.leave("truncated")
         before = self.last
         self.buffer.push(told)
-        values = [np.copy(value) for value in self._values]
+        values = [np.copy(value) for value in self.values]
         observation = self._layout.assemble(values, self._layout.tail(self.buffer))
         applied = self._safe if safe else before
         time_now = self._clock.now()

@@ -66,6 +66,7 @@ class ObservationGuard:
         self._held: dict[str, Array] = {}
         self.corrections = Corrections() if corrections is None else corrections
         self._checks = [self._check(path, leaf) for path, leaf in leaves.items()]
+        self._count = len(self._checks)
         inner = (
             list(space.spaces.values()) if isinstance(space, spaces.Dict) else getattr(space, "spaces", ())
         )
@@ -81,8 +82,8 @@ class ObservationGuard:
             leaf.
         """
         checks = self._checks
-        if self._flat_tuple and type(observation) in (list, tuple) and len(observation) == len(checks):
-            if len(checks) == 1:
+        if self._flat_tuple and type(observation) in (list, tuple) and len(observation) == self._count:
+            if self._count == 1:
                 return [checks[0](observation[0])]
             return [check(value) for check, value in zip(checks, observation)]  # noqa: B905 (just compared)
         keys = self._flat_keys

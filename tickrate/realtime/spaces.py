@@ -85,7 +85,7 @@ class ActionBuffer:
         return entries if upcoming is None else [*entries[1:], upcoming]
 
     def arrays(self, upcoming: list[Any] | None = None) -> list[Array]:
-        """Return each leaf's history, once ``upcoming`` is pushed: fresh arrays of shape (length, *action)."""
+        """Return each leaf's history, once ``upcoming`` is pushed: fresh arrays (length, *action)."""
         history, out = self._history(upcoming), []
         for at, (dtype, shape) in enumerate(self._kinds):
             array = np.empty((len(history), *shape), dtype)
@@ -96,13 +96,14 @@ class ActionBuffer:
 
     def entries(self, upcoming: list[Any] | None = None) -> list[Any]:
         """Return copies of the entries, once ``upcoming`` is pushed, each an element of the action space."""
-        history = self._history(upcoming)
-        if self._single:
-            return [entry[0].copy() for entry in history]
-        return [
-            rebuild(self._space, dict(zip(self._paths, [leaf.copy() for leaf in entry], strict=True)))
-            for entry in history
-        ]
+        out = []
+        for entry in self._history(upcoming):  # a loop: a comprehension is one more cold call in a tick
+            if self._single:
+                out.append(entry[0].copy())
+            else:
+                leaves = dict(zip(self._paths, [leaf.copy() for leaf in entry], strict=True))
+                out.append(rebuild(self._space, leaves))
+        return out
 
 
 class ObservationLayout:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -105,8 +104,8 @@ class Stepper:
         self._limit = limit_s
         self._shortest = min(limit_s, shortest_limit_s)
         self._thread: CallThread | None = None
-        self._guard = CallGuard()
-        self._guard.limit_s = limit_s
+        self.guard = CallGuard()
+        self.guard.limit_s = limit_s
         self._watched = False
         self._main = threading.main_thread().ident
         self._capture_at = 0.0
@@ -124,7 +123,7 @@ class Stepper:
             return threading.get_ident() == self._main
         if not WATCHDOG.possible():
             return False
-        WATCHDOG.watch(self._guard, self._shortest)
+        WATCHDOG.watch(self.guard, self._shortest)
         self._watched = True
         return True
 
@@ -136,7 +135,7 @@ class Stepper:
         """
         if not self.inline():
             return self._call_on_thread(what, limit_s, lambda: function(*args, **kwargs))
-        guard = self._guard
+        guard = self.guard
         before = (guard.deadline, guard.what, guard.limit_s)
         guard.what, guard.limit_s = what, limit_s
         guard.deadline = now() + limit_s
@@ -154,8 +153,9 @@ class Stepper:
     def arm(self, what: str, sleep_s: float) -> bool:
         """Prepare for calls in this thread after a sleep; return whether they may run here.
 
-        If so, call the interface directly, say what with `calling`, and `disarm` at the end: between the end
-        of a sleep and a command every microsecond counts, and now there is time. If not, use `step_call`.
+        If so, call the interface directly, say in ``guard.what`` which method comes next, and set
+        ``guard.deadline`` to infinity at the end: between the end of a sleep and a command every microsecond
+        counts, and now there is time. If not, use `step_call`.
 
         Args:
             what: the first call.
@@ -163,18 +163,10 @@ class Stepper:
         """
         if not ((self._watched and threading.get_ident() == self._main) or self.inline()):
             return False
-        guard = self._guard
+        guard = self.guard
         guard.what = what
         guard.deadline = now() + self._limit + (sleep_s if sleep_s > 0.0 else 0.0)
         return True
-
-    def disarm(self) -> None:
-        """End what `arm` began."""
-        self._guard.deadline = math.inf
-
-    def calling(self, what: str) -> None:
-        """Say which call comes next, for the message."""
-        self._guard.what = what
 
     def begin_capture(self, at: float, capture: Callable[[], Any]) -> None:
         """Let the persistent thread wait until ``at`` and capture, while the caller does other things."""
@@ -225,7 +217,7 @@ class Stepper:
 
     def close(self, limit_s: float = 1.0) -> None:
         """End the thread (waiting ``limit_s`` seconds for it) and the watch over this environment."""
-        WATCHDOG.forget(self._guard)
+        WATCHDOG.forget(self.guard)
         self._watched = False
         self.capturing = False
         if self._thread is not None:

@@ -7,6 +7,7 @@ that can be done before or after. That, and the price of a call on cold caches, 
 from __future__ import annotations
 
 import gc
+import math
 from typing import Any
 
 from tickrate.clock import Clock
@@ -42,14 +43,17 @@ class WallClock:
         "_async",
         "_buffer",
         "_capture_at",
+        "_check",
         "_clock",
         "_commander",
+        "_corrections",
         "_episode",
         "_grid",
         "_grid_runs",
         "_guard",
         "_interface",
         "_keep_flow",
+        "_layout",
         "_log",
         "_maximum_age",
         "_stepper",
@@ -67,7 +71,8 @@ class WallClock:
         # The hot path finds all that it needs here: one look-up each.
         self._clock, self._stepper, self._grid, self._episode = clock, stepper, grid, episode
         self._interface, self._commander, self._guard = parts.interface, parts.commander, parts.action_guard
-        self._buffer, self._log = parts.buffer, episode.log
+        self._buffer, self._log, self._layout = parts.buffer, episode.log, parts.layout
+        self._check, self._corrections = parts.intake.check, parts.intake.corrections
         self._async = config.async_threading
         self._maximum_age = config.max_observation_age_s
         self._keep_flow = config.last_act_on_reset
@@ -113,7 +118,10 @@ class WallClock:
         get, commander, before = self._interface.get_obs_rew_terminated_info, self._commander, episode.last
         entered = clock.now()
         told, changed = (before, False) if action is None else self._guard(action, before)
-        outgoing, tail = commander.prepare(self._guard.copy(told)), episode.tail(told)
+        outgoing = self._guard.copy(told)
+        if commander.prepro is not None:
+            outgoing = commander.prepare(outgoing)
+        tail = self._layout.tail(self._buffer, told)
         waited, lateness = False, 0.0
         if entered > grid.due or episode.paused:
             waited, lateness = self._enter(entered)
@@ -122,7 +130,11 @@ class WallClock:
         may_end = episode.steps >= episode.max_length or self._maximum_age is not None
         applied: list[Any] | None = None
         terminated, truncated, reason = False, False, None
-        collecting = _stop_collecting(at - entered)
+        collecting = gc.isenabled()
+        if collecting:  # not inside a tick: before it, if there is time
+            if at - entered > COLLECT_SLACK_S and gc.get_count()[0] > COLLECT_COUNT:
+                gc.collect(0)
+            gc.disable()
         try:
             direct = stepper.arm(_CAPTURE, at - entered)
             if stepper.capturing:
@@ -152,7 +164,7 @@ class WallClock:
                 if action is not None:
                     commander.armed = True
                     if direct:
-                        stepper.calling("send_control()")
+                        stepper.guard.what = "send_control()"
                         self._interface.send_control(outgoing)
                     else:
                         commander.send(outgoing)
@@ -167,7 +179,7 @@ class WallClock:
         except DeviceLost as error:
             return episode.lost(error, told)
         finally:
-            stepper.disarm()
+            stepper.guard.deadline = math.inf
             if collecting:
                 gc.enable()
         observation, reward, terminated, info = unpack_step(result)
@@ -183,11 +195,16 @@ class WallClock:
             log.timeouts += 1
         self._buffer.push(told)
         episode.last = told
-        returned = episode.hand_out(observation, tail, info)
+        corrections = self._corrections.total
+        episode.values = values = self._check(observation)
+        if self._corrections.total != corrections:
+            info["observation_corrections"] = self._corrections.total - corrections
+        returned = self._layout.assemble(values, tail)
         info["timing"] = {
             "start": due,
             "capture": capture,
-            "observation_age": ready - observation_time(info, capture),
+            "observation_age": ready
+            - (float(info["observation_time"]) if "observation_time" in info else capture),
             "lateness": lateness,
             "skipped": skipped,
             "timed_out": timed_out,
@@ -232,13 +249,3 @@ class WallClock:
         self._capture_at = grid.start + grid.capture_offset
         if self._async and grid.early:
             self._stepper.begin_capture(self._capture_at, self._interface.get_obs_rew_terminated_info)
-
-
-def _stop_collecting(slack: float) -> bool:
-    """Turn garbage collection off, after some if there is time for it; return whether it was on."""
-    if not gc.isenabled():
-        return False
-    if slack > COLLECT_SLACK_S and gc.get_count()[0] > COLLECT_COUNT:
-        gc.collect(0)
-    gc.disable()
-    return True
