@@ -312,7 +312,7 @@ def test_the_limits(tmp_path, monkeypatch, limits, steps, elapsed, finished):
         (TrainerConfig, {"start_steps": 0}),
         (TrainerConfig, {"publish_every": 0}),
         (TrainerConfig, {"threads": 0}),
-        (TrainerConfig, {"niceness": 20}),
+        (TrainerConfig, {"priority": "lowest"}),
         (TrainerConfig, {"checkpoint_every_s": 0.0}),
         (ReplayConfig, {"gamma": 1.0}),
         (ReplayConfig, {"gamma": float("nan")}),

@@ -130,9 +130,25 @@ def test_waiting_has_a_limit(monkeypatch):
 
 def test_lowering_the_priority_is_skipped_where_it_does_not_exist(monkeypatch):
     calls = []
+    monkeypatch.setattr(supervision.sys, "platform", "darwin")
     monkeypatch.setattr(supervision.os, "nice", calls.append, raising=False)
-    lower_priority(0)
-    lower_priority(5)
+    lower_priority("normal")
+    lower_priority("low")
+    lower_priority("idle")
     monkeypatch.delattr(supervision.os, "nice")
-    lower_priority(5)
-    assert calls == [5]
+    lower_priority("idle")
+    assert calls == [10, 19]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the idle class is Linux's")
+def test_an_idle_process_is_in_the_idle_class_and_so_are_its_threads():
+    code = (
+        "import os, threading; from tickrate.runtime.supervision import lower_priority;"
+        "lower_priority('idle');"
+        "out = []; t = threading.Thread(target=lambda: out.append(os.sched_getscheduler(0)));"
+        "t.start(); t.join(); print(os.sched_getscheduler(0) == os.SCHED_IDLE == out[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() == "True"

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     stop = threading.Event()
     end_on_termination(stop)
     on_parent_exit(stop.set)
-    lower_priority(experiment.trainer.niceness)
+    lower_priority(experiment.trainer.priority)
     parts = assembling.learner_parts(experiment)
     tracker = assembling.file_trackers(folder)
     carrier = ZenohCarrier(options.hub, timeout_s=HUB_PATIENCE_S)

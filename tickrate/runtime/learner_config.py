@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
 from tickrate.errors import ConfigError
+from tickrate.runtime.supervision import Priority
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,11 @@ class TrainerConfig:
     threads: int = 1
     """Threads of the learner's process. More only where cores are free: on a shared core they slow it
     down."""
-    niceness: int = 5
-    """How far the learner gives way to the control loop (0-19; POSIX only)."""
+    priority: Priority = "idle"
+    """How far the learner gives way. ``idle``: any process that wakes interrupts it at once (Linux's idle
+    class; the lowest niceness elsewhere), so that a busy learner costs the control loop no scheduler slice of
+    several milliseconds. Where a heavy game keeps every core busy, that starves the learner: watch
+    ``learn/updates_per_s``, and use ``low`` there. ``normal``: no difference made."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work."""
@@ -43,8 +48,8 @@ class TrainerConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
-        if not 0 <= self.niceness <= 19:
-            raise ConfigError(f"niceness is {self.niceness}; it must be 0 to 19")
+        if self.priority not in get_args(Priority):
+            raise ConfigError(f"priority is {self.priority!r}; it must be one of {get_args(Priority)}")
 
 
 @dataclass(frozen=True)

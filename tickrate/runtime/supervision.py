@@ -9,8 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tickrate import clock
+
+Priority = Literal["idle", "low", "normal"]
+"""How far a process gives way to the others; see `lower_priority`."""
 
 ENV_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 PATH_VARIABLE = "TICKRATE_PATH"
@@ -126,10 +130,17 @@ def on_parent_exit(action: Callable[[], None]) -> None:
     threading.Thread(target=watch, name="tickrate-parent-watch", daemon=True).start()
 
 
-def lower_priority(steps: int) -> None:
-    """Let this process give way to the others (the learner to the control loop), where that is possible."""
-    if steps > 0 and hasattr(os, "nice"):
-        os.nice(steps)
+def lower_priority(priority: Priority) -> None:
+    """Let this process give way to the others (the learner to the control loop), where it can.
+
+    Niceness alone does not do: it makes a busy process's share smaller, but whoever wakes on its core may
+    still wait for the end of its slice. A process of the idle class is interrupted at once. Threads started
+    later follow.
+    """
+    if priority == "idle" and sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    elif priority != "normal" and hasattr(os, "nice"):
+        os.nice(19 if priority == "idle" else 10)
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.02) -> bool:
