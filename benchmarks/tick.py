@@ -221,10 +221,15 @@ class Contender:
 
 
 def busy_process():
-    """Start a process that keeps the last core busy."""
+    """Start a process that keeps the last core busy, and ends with us, however we end."""
     core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    pin = f"import os; os.sched_setaffinity(0, [{core}])\n" if core is not None else ""
-    return subprocess.Popen([sys.executable, "-c", f"{pin}while True: pass"])
+    pin = f"os.sched_setaffinity(0, [{core}])\n" if core is not None else ""
+    code = (
+        "import os, sys, threading\n"
+        "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()\n"
+        f"{pin}while True: pass"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
 
 
 def measure(contenders, hz, seconds, factor):
