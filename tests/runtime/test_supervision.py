@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from tickrate.runtime import supervision
-from tickrate.runtime.supervision import Child, join_path, lower_priority, wait_for
+from tickrate.runtime.supervision import Child, join_path, leave_a_core, lower_priority, wait_for
 
 STUB = """
 import os, signal, sys
@@ -152,3 +152,15 @@ def test_an_idle_process_is_in_the_idle_class_and_so_are_its_threads():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize(("threads", "left"), [(1, [3, 5]), (2, [3, 5]), (3, None)])
+def test_the_first_core_is_left_free_if_the_others_are_enough(monkeypatch, threads, left):
+    taken = []
+    monkeypatch.setattr(supervision.sys, "platform", "linux")
+    monkeypatch.setattr(supervision.os, "sched_getaffinity", lambda pid: {5, 2, 3}, raising=False)
+    monkeypatch.setattr(
+        supervision.os, "sched_setaffinity", lambda pid, cores: taken.append(cores), raising=False
+    )
+    leave_a_core(threads)
+    assert taken == ([] if left is None else [left])

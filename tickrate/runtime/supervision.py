@@ -143,6 +143,18 @@ def lower_priority(priority: Priority) -> None:
         os.nice(19 if priority == "idle" else 10)
 
 
+def leave_a_core(threads: int) -> None:
+    """Keep this process and the threads it starts off the first core, if the others are enough for them.
+
+    A kernel that preempts lazily lets a busy process run on to the next scheduler tick (4 ms) before whoever
+    woke on its core gets it, whatever their priorities. The control loop should find a core without one.
+    """
+    if sys.platform == "linux":
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) > threads:
+            os.sched_setaffinity(0, cores[1:])
+
+
 def wait_for(condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.02) -> bool:
     """Poll ``condition`` until it is true or the time is over; return whether it came true."""
     deadline = clock.now() + timeout_s
