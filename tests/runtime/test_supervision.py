@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from tickrate.runtime import supervision
-from tickrate.runtime.supervision import Child, join_path, leave_a_core, lower_priority, wait_for
+from tickrate.runtime.supervision import Child, join_path, lower_priority, wait_for
 
 STUB = """
 import os, signal, sys
@@ -154,13 +154,10 @@ def test_an_idle_process_is_in_the_idle_class_and_so_are_its_threads():
     assert done.stdout.strip() == "True"
 
 
-@pytest.mark.parametrize(("threads", "left"), [(1, [3, 5]), (2, [3, 5]), (3, None)])
-def test_the_first_core_is_left_free_if_the_others_are_enough(monkeypatch, threads, left):
-    taken = []
-    monkeypatch.setattr(supervision.sys, "platform", "linux")
-    monkeypatch.setattr(supervision.os, "sched_getaffinity", lambda pid: {5, 2, 3}, raising=False)
-    monkeypatch.setattr(
-        supervision.os, "sched_setaffinity", lambda pid, cores: taken.append(cores), raising=False
-    )
-    leave_a_core(threads)
-    assert taken == ([] if left is None else [left])
+@pytest.mark.skipif(not hasattr(os, "getsid"), reason="sessions are POSIX's")
+def test_a_child_has_a_process_group_of_its_own_but_our_session(make):
+    """The group keeps Ctrl-C from it; the session makes its priority count against ours (autogroups)."""
+    child = make("print(os.getpgid(0) == os.getpid(), os.getsid(0), flush=True)")
+    child.start()
+    assert child.wait(20.0)
+    assert child.last_words() == f"True {os.getsid(0)}"

@@ -9,7 +9,7 @@ from tickrate.cli import assembling
 from tickrate.cli.role import HUB_PATIENCE_S, begin, end_on_termination, role_parser
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.learner import Learner
-from tickrate.runtime.supervision import leave_a_core, lower_priority, on_parent_exit
+from tickrate.runtime.supervision import lower_priority, on_parent_exit
 from tickrate.runtime.trainer import Trainer
 from tickrate.wire.zenoh_carrier import ZenohCarrier
 
@@ -25,7 +25,6 @@ def main(arguments: Sequence[str]) -> int:
     end_on_termination(stop)
     on_parent_exit(stop.set)
     lower_priority(experiment.trainer.priority)
-    leave_a_core(experiment.trainer.threads)
     parts = assembling.learner_parts(experiment)
     tracker = assembling.file_trackers(folder)
     carrier = ZenohCarrier(options.hub, timeout_s=HUB_PATIENCE_S)

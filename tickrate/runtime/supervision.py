@@ -19,8 +19,7 @@ Priority = Literal["idle", "low", "normal"]
 ENV_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 PATH_VARIABLE = "TICKRATE_PATH"
 """Environment variable by which a role's process learns where its parent finds modules."""
-_NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-"""Windows: Ctrl-C in the terminal does not reach the child; elsewhere a session of its own does that."""
+_WINDOWS_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 
 
 @dataclass
@@ -29,8 +28,10 @@ class Child:
 
     Its standard input is a pipe that nobody writes to: when the parent ends, for whatever reason, the child
     reads end-of-file and ends itself (see `on_parent_exit`). It runs in its own process group, so that
-    Ctrl-C in the terminal reaches the parent alone, which then ends the roles in the right order. It finds
-    modules where the parent finds them (see `join_path`).
+    Ctrl-C in the terminal reaches the parent alone, which then ends the roles in the right order. It has no
+    session of its own: Linux's autogroups share a core between sessions as between equals, so that the
+    learner's low priority would count within the learner's session alone. It finds modules where the parent
+    finds them (see `join_path`).
     """
 
     role: str
@@ -54,8 +55,8 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=sys.platform != "win32",
-                creationflags=_NEW_GROUP,
+                process_group=0,
+                creationflags=_WINDOWS_GROUP,
             )
         self.starts += 1
 
@@ -141,18 +142,6 @@ def lower_priority(priority: Priority) -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     elif priority != "normal" and hasattr(os, "nice"):
         os.nice(19 if priority == "idle" else 10)
-
-
-def leave_a_core(threads: int) -> None:
-    """Keep this process and the threads it starts off the first core, if the others are enough for them.
-
-    A kernel that preempts lazily lets a busy process run on to the next scheduler tick (4 ms) before whoever
-    woke on its core gets it, whatever their priorities. The control loop should find a core without one.
-    """
-    if sys.platform == "linux":
-        cores = sorted(os.sched_getaffinity(0))
-        if len(cores) > threads:
-            os.sched_setaffinity(0, cores[1:])
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.02) -> bool:

@@ -43,8 +43,8 @@ class Address(NamedTuple):
 class GameProcess:
     """A game that this process owns: it ends with `close`, and by itself if this process dies.
 
-    It runs in a session of its own, so that Ctrl-C in the terminal reaches its owner first, who can still
-    stop the car.
+    It runs in a process group of its own, so that Ctrl-C in the terminal reaches its owner first, who can
+    still stop the car.
 
     Args:
         track: name of the track.
@@ -59,7 +59,11 @@ class GameProcess:
         command = [sys.executable, "-m", "tickrate.games.circuit", "--exit-with-parent"]
         command += ["--track", track, "--speed", repr(float(speed))]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # what Windows has instead
         )
         try:
             self.address = self._read_address(start_timeout_s)
