@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Protocol
 
 _PR_SET_TIMERSLACK = 29
@@ -58,14 +58,14 @@ class CheapClock:
     """
 
     def __init__(self) -> None:
-        self._lowered = threading.local()
+        self._lowered: set[int] = set()
 
     now = staticmethod(time.perf_counter)
 
     def sleep_until(self, deadline: float) -> float:
         """Sleep until ``deadline``, not at all if it has passed; return the time after."""
-        if not hasattr(self._lowered, "done"):
-            self._lowered.done = lower_timer_slack()
+        if get_ident() not in self._lowered:
+            _lower_once(self._lowered)
         time_now = now()
         while time_now < deadline:
             time.sleep(deadline - time_now)
@@ -92,14 +92,14 @@ class PreciseClock:
 
     def __init__(self) -> None:
         self.margin = 80e-6
-        self._lowered = threading.local()
+        self._lowered: set[int] = set()
 
     now = staticmethod(time.perf_counter)
 
     def sleep_until(self, deadline: float) -> float:
         """Sleep, then spin, until ``deadline``; return the time after."""
-        if not hasattr(self._lowered, "done"):
-            self._lowered.done = lower_timer_slack()
+        if get_ident() not in self._lowered:
+            _lower_once(self._lowered)
         time_now = now()
         margin = self.margin
         target = deadline - margin
@@ -113,6 +113,16 @@ class PreciseClock:
         while time_now < deadline:
             time_now = now()
         return time_now
+
+
+def _lower_once(lowered: set[int]) -> None:
+    """Lower the calling thread's slack and remember that.
+
+    A thread may get the number of one that has ended; as a new thread takes over the slack of the one that
+    starts it, which usually sleeps through the clock as well, that is hardly ever a loss.
+    """
+    lower_timer_slack()
+    lowered.add(get_ident())
 
 
 def make_clock(mode: str) -> CheapClock | PreciseClock:

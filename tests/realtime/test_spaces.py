@@ -42,7 +42,7 @@ def test_every_action_space_has_every_form(form, action, length):
     buffer = ActionBuffer(space, length, guard.strict(space.sample(), "first"))
     for _ in range(2):
         buffer.push(guard.strict(space.sample(), "next"))
-    observation = layout.assemble([np.zeros(2, np.float32)], layout.tail(buffer))
+    observation = layout.assemble([np.zeros(2, np.float32)], layout.tail(buffer)(None))
     assert layout.space.contains(observation)
 
 
@@ -89,7 +89,7 @@ def test_the_flat_form_by_hand():
     layout = ObservationLayout(source, None, spaces.Discrete(2), 2, "flat")
     buffer = ActionBuffer(spaces.Discrete(2), 2, [0])
     buffer.push([1])
-    flat = layout.assemble([np.array([0.5, -1.5], np.float32), np.int64(3)], layout.tail(buffer))
+    flat = layout.assemble([np.array([0.5, -1.5], np.float32), np.int64(3)], layout.tail(buffer)(None))
     assert flat.tolist() == [0.5, -1.5, 0, 0, 1, 1, 0, 0, 1]
     assert layout.space.low.tolist() == [-2, -2, 0, 0, 0, 0, 0, 0, 0]
     assert layout.space.high.tolist() == [2, 2, 1, 1, 1, 1, 1, 1, 1]
@@ -98,7 +98,7 @@ def test_the_flat_form_by_hand():
 def test_multi_discrete_is_one_hot_by_head():
     layout = ObservationLayout(spaces.MultiDiscrete([3, 5]), None, spaces.Discrete(2), 0, "flat")
     buffer = ActionBuffer(spaces.Discrete(2), 0, [0])
-    assert layout.assemble([np.array([2, 0])], layout.tail(buffer)).tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert layout.assemble([np.array([2, 0])], layout.tail(buffer)(None)).tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
 
 
 def test_buffer_spaces_by_kind():

@@ -11,15 +11,7 @@ from gymnasium import spaces
 
 from tickrate import trees
 from tickrate.errors import ActionError, ConfigError
-from tickrate.realtime.bounds import (
-    SMALL,
-    common_bounds,
-    finite_bounds,
-    first_bad,
-    fit_test,
-    is_array,
-    outside,
-)
+from tickrate.realtime.bounds import SMALL, finite_bounds, first_bad, outside, taker
 from tickrate.trees import ROOT, Array
 
 Space = spaces.Space[Any]
@@ -35,6 +27,7 @@ class ActionGuard:
         rate_limit: largest change of a Box action per step, a number or one per dimension; None: no limit.
 
     Attributes:
+        single: whether an action is its one leaf.
         held: non-finite actions replaced by the last command so far.
         clipped: actions clipped to their space so far.
         rate_limited: actions slowed down by ``rate_limit`` so far.
@@ -49,7 +42,7 @@ class ActionGuard:
     ) -> None:
         self._space = space
         self._leaf_spaces = trees.leaf_spaces(space)
-        self._single = list(self._leaf_spaces) == [ROOT] and not isinstance(space, spaces.Tuple | spaces.Dict)
+        self.single = list(self._leaf_spaces) == [ROOT] and not isinstance(space, spaces.Tuple | spaces.Dict)
         self._hold = nan_action == "hold"
         self._clip = out_of_range_action == "clip"
         self.held = self.clipped = self.rate_limited = 0
@@ -60,11 +53,9 @@ class ActionGuard:
             )
         self._rate_limit = rate_limit
         self._checks = [self._check(path, leaf) for path, leaf in self._leaf_spaces.items()]
-        # Nearly every action is a good one: this says so in one look, and the checks are for the others.
-        quick = self._single and rate_limit is None and isinstance(space, spaces.Box)
-        self._fits = fit_test(space) if quick and isinstance(space, spaces.Box) else None
-        self._common = common_bounds(space) if quick and isinstance(space, spaces.Box) else None
-        self._dtype, self._shape = space.dtype, space.shape
+        # Nearly every action is a good one: this copies it after one look, and the checks are for the others.
+        box = self.single and rate_limit is None and isinstance(space, spaces.Box)
+        self._take = taker(space) if box and isinstance(space, spaces.Box) else None
 
     def __call__(self, action: Any, last: Sequence[Any]) -> tuple[list[Any], bool]:
         """Return the leaves of the command to send, as fresh copies, and whether a value was changed.
@@ -77,21 +68,9 @@ class ActionGuard:
             ActionError: for a wrong structure, shape or dtype, a category that does not exist, or (as
                 declared) a value that is not finite or out of range.
         """
-        if self._single:
-            if (
-                self._common is not None
-                and type(action) is np.ndarray
-                and action.dtype is self._dtype
-                and action.shape == self._shape
-            ):
-                lowest, highest = self._common
-                for item in action.tolist():
-                    if not lowest <= item <= highest:
-                        break
-                else:
-                    return [action.copy()], False
-            elif self._fits is not None and self._fits(action):
-                return [action.copy()], False
+        if self.single:
+            if self._take is not None and (array := self._take(action)) is not None:
+                return [array], False
             value, changed = self._checks[0](action, last[0])
             return [value], changed
         try:
@@ -103,13 +82,13 @@ class ActionGuard:
 
     def copy(self, leaves: Sequence[Any]) -> Any:
         """Return the action that has these leaves and shares no memory with them."""
-        if self._single:
+        if self.single:
             return leaves[0].copy()
         return self.build([leaf.copy() for leaf in leaves])
 
     def build(self, leaves: Sequence[Any]) -> Any:
         """Return the action that has these leaves, with the structure of the action space."""
-        if self._single:
+        if self.single:
             return leaves[0]
         return trees.rebuild(self._space, dict(zip(self._leaf_spaces, leaves, strict=True)))
 
@@ -151,7 +130,8 @@ class ActionGuard:
             )
 
         def check(value: Any, last: Any) -> tuple[Array, bool]:
-            array = value.copy() if is_array(value, dtype) else _cast_action(where, value, dtype)
+            ready = isinstance(value, np.ndarray) and value.dtype is dtype
+            array = value.copy() if ready else _cast_action(where, value, dtype)
             if array.shape != shape:
                 if array.size != 1 or len(pairs) != 1 or array.ndim:
                     raise ActionError(f"{where}: shape {array.shape}, expected {shape}")

@@ -17,13 +17,16 @@ def unpack_step(result: Any) -> tuple[Any, float, bool, dict[str, Any]]:
     """
     try:
         observation, reward, terminated, info = result
-        reward, terminated, info = float(reward), bool(terminated), dict(info)
+        if type(info) is dict and type(reward) is float and type(terminated) is bool:
+            info = {**info}  # in a tick every call counts
+        else:
+            reward, terminated, info = float(reward), bool(terminated), dict(info)
     except (TypeError, ValueError) as error:
         raise InterfaceError(
             "get_obs_rew_terminated_info() must return (observation, reward, terminated, info), got "
             f"{trees.describe(result)}: {error}"
         ) from error
-    if reward - reward != 0.0:  # infinite or NaN; in a tick every call counts, also one to isfinite
+    if reward - reward != 0.0:  # infinite or NaN, without a call to isfinite
         raise InterfaceError(f"get_obs_rew_terminated_info() returned the reward {reward}: it must be finite")
     return observation, reward, terminated, info
 

@@ -39,54 +39,59 @@ def outside(array: Array, low: Array, high: Array) -> str:
     return f"{first_bad(array, bad)} is outside the bounds [{low[index]!s}, {high[index]!s}]"
 
 
-def is_array(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether a value is an array of exactly this dtype."""
-    return isinstance(value, np.ndarray) and value.dtype is dtype
+def taker(box: spaces.Box) -> Callable[[Any], Array | None]:
+    """Return the cheapest function that copies a value which needs no correction, or returns None.
 
-
-def common_bounds(box: spaces.Box) -> tuple[float, float] | None:
-    """Return the bounds that all elements of a small vector share; None for any other Box."""
-    low, high = finite_bounds(box)
-    if len(box.shape) != 1 or not 0 < low.size <= SMALL or np.dtype(box.dtype).kind == "b":
-        return None
-    lowest, highest = low.min().item(), high.max().item()
-    return (lowest, highest) if (low == lowest).all() and (high == highest).all() else None
-
-
-def fit_test(box: spaces.Box) -> Callable[[Any], bool]:
-    """Return the cheapest test that is True for an array that needs no correction of any kind.
-
-    Between two steps the processor's caches go cold, and then every numpy call costs microseconds: up to
-    `SMALL` elements of a plain vector are compared as Python floats.
+    It runs in every step, when the processor's caches are cold and each new piece of code or data costs
+    about a microsecond. So up to `SMALL` elements of a vector are compared as Python floats, and the shape is
+    not looked at: a list of so many numbers can only be one vector.
     """
-    dtype, shape = np.dtype(box.dtype), box.shape
+    dtype, shape, ndarray = np.dtype(box.dtype), box.shape, np.ndarray
     low, high = finite_bounds(box)
-    pairs = list(zip(low.ravel().tolist(), high.ravel().tolist(), strict=True))
-    if len(shape) != 1 or low.size > SMALL or dtype.kind == "b":
+    if len(shape) != 1 or not 0 < low.size <= SMALL or dtype.kind == "b":
         within = range_test(box)
-        return lambda value: is_array(value, dtype) and value.shape == shape and within(value)
-    if (common := common_bounds(box)) is not None:
-        lowest, highest = common
 
-        def uniform(value: Any) -> bool:
-            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-                return False
-            for item in value.tolist():  # noqa: SIM110 (a generator costs more)
+        def take(value: Any) -> Array | None:
+            fits = isinstance(value, ndarray) and value.dtype is dtype and value.shape == shape
+            return value.copy() if fits and within(value) else None
+
+        return take
+    count, lows, highs = low.size, low.tolist(), high.tolist()
+    lowest, highest = lows[0], highs[0]
+    common = lows == [lowest] * count and highs == [highest] * count
+    pairs = list(zip(lows, highs, strict=True))
+
+    def take_uniform(value: Any) -> Array | None:
+        if type(value) is not ndarray:
+            return None
+        array: Array = value.copy()
+        items = array.tolist()
+        try:
+            if array.dtype is not dtype or len(items) != count:
+                return None
+            for item in items:
                 if not lowest <= item <= highest:
-                    return False
-            return True
+                    return None
+        except TypeError:  # no vector
+            return None
+        return array
 
-        return uniform
+    def take_each(value: Any) -> Array | None:
+        if type(value) is not ndarray:
+            return None
+        array: Array = value.copy()
+        items = array.tolist()
+        try:
+            if array.dtype is not dtype or len(items) != count:
+                return None
+            for item, (least, most) in zip(items, pairs):  # noqa: B905 (just compared)
+                if not least <= item <= most:
+                    return None
+        except TypeError:
+            return None
+        return array
 
-    def each(value: Any) -> bool:
-        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-            return False
-        for item, (lowest, highest) in zip(value.tolist(), pairs):  # noqa: B905, SIM110 (same length; a generator costs more)
-            if not lowest <= item <= highest:
-                return False
-        return True
-
-    return each
+    return take_uniform if common else take_each
 
 
 def range_test(box: spaces.Box) -> Callable[[Array], bool]:

@@ -36,6 +36,7 @@ class Episode:
         max_length: steps after which it is truncated.
         running: whether ``step`` may be called.
         paused: whether the next step is not to be late for the time since the last one.
+        tail: makes the action buffer's part of an observation, see `ObservationLayout.tail`.
         log: the timing of all steps.
         bench: durations of all steps; None if the configuration does not ask for them.
     """
@@ -60,6 +61,7 @@ class Episode:
         "paused",
         "running",
         "steps",
+        "tail",
         "values",
     )
 
@@ -72,6 +74,7 @@ class Episode:
         self._safe = parts.safe
         self.values: list[Any] = []
         self.buffer = parts.buffer
+        self.tail = parts.layout.tail(parts.buffer)
         self.default = parts.default
         self.last = parts.buffer.last()
         self.steps = 0
@@ -115,7 +118,7 @@ class Episode:
         self.paused = False
         self.running = True
         self.log.begin_episode(at)
-        return self._layout.assemble(self.values, self._layout.tail(self.buffer))
+        return self._layout.assemble(self.values, self.tail(None))
 
     # ---------------------------------------------------------------- a step
 
@@ -126,10 +129,6 @@ class Episode:
         self._commander.send(outgoing)
         if self.bench is not None:
             self.bench.send(start, self._clock.now())
-
-    def tail(self, told: list[Any]) -> Sequence[Any]:
-        """Return the action buffer's part of the next observation, which ends with the action ``told``."""
-        return self._layout.tail(self.buffer, told)
 
     def hand_out(self, observation: Any, tail: Sequence[Any], info: dict[str, Any]) -> Any:
         """Check an observation and return it in the form that was asked for, with the buffer's `tail`."""
@@ -178,7 +177,7 @@ class Episode:
         before = self.last
         self.buffer.push(told)
         values = [np.copy(value) for value in self.values]
-        observation = self._layout.assemble(values, self._layout.tail(self.buffer))
+        observation = self._layout.assemble(values, self.tail(None))
         applied = self._safe if safe else before
         time_now = self._clock.now()
         info: dict[str, Any] = {"timing": timing_info(time_now, time_now, 0.0, self.log.overruns)}

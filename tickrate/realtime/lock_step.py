@@ -59,6 +59,9 @@ class LockStep:
         seen = observation_time(info, capture)
         truncated, reason = episode.truncation(info, captured - seen)
         episode.log.record(captured, 0.0)
+        if episode.paused:
+            episode.paused = False
+            episode.log.resume(captured)
         tail = episode.tail(told)
         episode.buffer.push(told)
         episode.last = told

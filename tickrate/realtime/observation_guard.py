@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from tickrate import trees
 from tickrate.errors import ConfigError, ObservationError
-from tickrate.realtime.bounds import common_bounds, finite_bounds, first_bad, fit_test, outside, range_test
+from tickrate.realtime.bounds import finite_bounds, first_bad, outside, range_test, taker
 from tickrate.trees import ROOT, Array
 
 Space = spaces.Space[Any]
@@ -48,6 +48,7 @@ class ObservationGuard:
 
     Attributes:
         corrections: what was clipped and held so far.
+        check: the cheapest way to do what a call does.
     """
 
     def __init__(
@@ -66,13 +67,20 @@ class ObservationGuard:
         self._held: dict[str, Array] = {}
         self.corrections = Corrections() if corrections is None else corrections
         self._checks = [self._check(path, leaf) for path, leaf in leaves.items()]
+        # Nearly every value is a good one: these copy it after one look (None: it is for its check).
+        self._takers = [
+            taker(leaf) if isinstance(leaf, spaces.Box) and not self._hold else check
+            for leaf, check in zip(leaves.values(), self._checks, strict=True)
+        ]
         self._count = len(self._checks)
         inner = (
             list(space.spaces.values()) if isinstance(space, spaces.Dict) else getattr(space, "spaces", ())
         )
         flat = not any(isinstance(child, spaces.Tuple | spaces.Dict) for child in inner)
         self._flat_tuple = isinstance(space, spaces.Tuple) and flat
-        self._flat_keys = list(space.spaces) if isinstance(space, spaces.Dict) and flat else None
+        one = self._flat_tuple and self._count == 1
+        self.check = self._check_one(self._takers[0]) if one else self.__call__
+        self._flat_keys = space.spaces.keys() if isinstance(space, spaces.Dict) and flat else None
 
     def __call__(self, observation: Any) -> list[Any]:
         """Return the checked leaves, in the order of the space.
@@ -81,24 +89,36 @@ class ObservationGuard:
             ObservationError: for a wrong structure, shape or dtype, or a bad value as declared; names the
             leaf.
         """
-        checks = self._checks
+        keys, parts = self._flat_keys, observation
         if self._flat_tuple and type(observation) in (list, tuple) and len(observation) == self._count:
-            if self._count == 1:
-                return [checks[0](observation[0])]
-            return [check(value) for check, value in zip(checks, observation)]  # noqa: B905 (just compared)
-        keys = self._flat_keys
-        if keys is not None and type(observation) is dict and len(observation) == len(keys):
-            try:
-                return [check(observation[key]) for check, key in zip(checks, keys, strict=True)]
-            except KeyError:
-                pass  # the general way below says which key is missing
+            pass
+        elif keys is not None and type(observation) is dict and observation.keys() == keys:
+            parts = [observation[key] for key in keys]
+        else:
+            parts = self._parts(observation)
+        values = []
+        for at, take in enumerate(self._takers):
+            value = take(parts[at])
+            values.append(self._checks[at](parts[at]) if value is None else value)
+        return values
+
+    def _check_one(self, take: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+        def check_one(observation: Any) -> list[Any]:
+            if type(observation) in (list, tuple) and len(observation) == 1:
+                value = take(observation[0])
+                if value is not None:
+                    return [value]
+            return self(observation)
+
+        return check_one
+
+    def _parts(self, observation: Any) -> list[Any]:
         try:
-            parts = trees.leaves(self._space, observation, self._names)
+            return list(trees.leaves(self._space, observation, self._names).values())
         except ValueError as error:
             raise ObservationError(
                 f"obs {error}; the interface returned {trees.describe(observation)}"
             ) from error
-        return [check(value) for check, value in zip(checks, parts.values(), strict=True)]
 
     def forget(self) -> None:
         """Forget the held values: at a reset, what was finite in the last episode is no substitute."""
@@ -121,13 +141,12 @@ class ObservationGuard:
     def _box(self, path: str, where: str, box: spaces.Box) -> Callable[[Any], Array]:
         dtype, shape = np.dtype(box.dtype), box.shape
         low, high = finite_bounds(box)
-        fits, within = fit_test(box), range_test(box)
+        take, within = taker(box), range_test(box)
         hold = self._hold
 
         def check(value: Any) -> Array:
-            if fits(value):
-                array: Array = value.copy()
-            else:
+            array = take(value)
+            if array is None:
                 array = _fit(where, value, dtype, shape)
                 if not within(array):
                     array = self._correct(path, where, array, low, high)
@@ -139,21 +158,7 @@ class ObservationGuard:
                 self._held[path] = array.copy()
             return array
 
-        common = None if hold else common_bounds(box)
-        if common is None:
-            return check
-        lowest, highest = common
-
-        def quick(value: Any) -> Array:
-            # The usual case in one frame: this runs just after a sleep, when every call is a cold one.
-            if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
-                for item in value.tolist():
-                    if not lowest <= item <= highest:
-                        return check(value)
-                return value.copy()
-            return check(value)
-
-        return quick
+        return check
 
     def _correct(self, path: str, where: str, array: Array, low: Array, high: Array) -> Array:
         if array.dtype.kind == "f" and not np.isfinite(array).all():

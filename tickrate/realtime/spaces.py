@@ -79,14 +79,11 @@ class ActionBuffer:
         """Return the leaves of the newest entry; they are not to be changed."""
         return self._entries[-1]
 
-    def _history(self, upcoming: list[Any] | None) -> list[list[Any]]:
-        """Return the entries, oldest first, as they are once ``upcoming`` has been pushed (None: now)."""
-        entries = list(self._entries)
-        return entries if upcoming is None else [*entries[1:], upcoming]
-
     def arrays(self, upcoming: list[Any] | None = None) -> list[Array]:
         """Return each leaf's history, once ``upcoming`` is pushed: fresh arrays (length, *action)."""
-        history, out = self._history(upcoming), []
+        history, out = list(self._entries), []
+        if upcoming is not None:
+            history = [*history[1:], upcoming]
         for at, (dtype, shape) in enumerate(self._kinds):
             array = np.empty((len(history), *shape), dtype)
             for row, entry in enumerate(history):
@@ -96,8 +93,10 @@ class ActionBuffer:
 
     def entries(self, upcoming: list[Any] | None = None) -> list[Any]:
         """Return copies of the entries, once ``upcoming`` is pushed, each an element of the action space."""
-        out = []
-        for entry in self._history(upcoming):  # a loop: a comprehension is one more cold call in a tick
+        history, out = list(self._entries), []
+        if upcoming is not None:
+            history = [*history[1:], upcoming]
+        for entry in history:  # a loop: a comprehension is one more cold call in a tick
             if self._single:
                 out.append(entry[0].copy())
             else:
@@ -120,6 +119,7 @@ class ObservationLayout:
         leaf_spaces: path to leaf space of the canonical observation, the action buffer last.
         space: the space of the observations that are handed out.
         paths: paths of the leaves of ``source``, in order.
+        plain: whether an observation is simply the tuple of these leaves and the tail's entries.
     """
 
     def __init__(
@@ -145,11 +145,12 @@ class ObservationLayout:
         self._length = length
         self.space: Space
         self._tuple_form = form == "tuple"
+        self.plain = False
         self.assemble: Callable[[Sequence[Any], Sequence[Any]], Any]
         """Builds an observation from the leaves of ``source`` (in order) and the action buffer's `tail`."""
         if form == "tuple":
             self.space = spaces.Tuple((*self._elements(), *([action] * length)))
-            self._nested = any(isinstance(s, spaces.Tuple | spaces.Dict) for s in self._elements())
+            self.plain = not any(isinstance(s, spaces.Tuple | spaces.Dict) for s in self._elements())
             self.assemble = self._assemble_tuple
         elif form == "dict":
             self.space = spaces.Dict(list(self.leaf_spaces.items()))
@@ -160,14 +161,15 @@ class ObservationLayout:
             self._size = int(self.space.shape[0])  # type: ignore[index]
             self.assemble = self._assemble_flat
 
-    def tail(self, buffer: ActionBuffer, upcoming: list[Any] | None = None) -> Sequence[Any]:
-        """Return the action buffer's part of an observation, as it is once ``upcoming`` has been pushed.
+    def tail(self, buffer: ActionBuffer) -> Callable[[list[Any] | None], Sequence[Any]]:
+        """Return what makes the action buffer's part of an observation, as it is once an action is pushed.
 
-        It can be made before the observation is there, while there is time.
+        That action is its argument (None: as the buffer is now). The part can be made before the observation
+        is there, while there is time.
         """
         if not self._length:
-            return ()
-        return buffer.entries(upcoming) if self._tuple_form else buffer.arrays(upcoming)
+            return lambda upcoming: ()
+        return buffer.entries if self._tuple_form else buffer.arrays
 
     def _elements(self) -> list[Space]:
         if isinstance(self._source, spaces.Tuple):
@@ -177,7 +179,7 @@ class ObservationLayout:
         return [self._source]
 
     def _assemble_tuple(self, values: Sequence[Any], tail: Sequence[Any]) -> Any:
-        if self._nested:
+        if not self.plain:
             whole = rebuild(self._source, dict(zip(self.paths, values, strict=True)), self._names)
             values = list(whole.values()) if isinstance(whole, dict) else whole
         return (*values, *tail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from tickrate.clock import Clock, now
@@ -106,8 +107,7 @@ class Stepper:
         self._thread: CallThread | None = None
         self.guard = CallGuard()
         self.guard.limit_s = limit_s
-        self._watched = False
-        self._main = threading.main_thread().ident
+        self._watched_thread = 0
         self._capture_at = 0.0
         self._owner = 0
         self._collected = False
@@ -119,12 +119,10 @@ class Stepper:
         """Return whether a call made now would run in the calling thread."""
         if self._always_thread:
             return False
-        if self._watched:
-            return threading.get_ident() == self._main
-        if not WATCHDOG.possible():
-            return False
+        if self._watched_thread or not WATCHDOG.possible():
+            return get_ident() == self._watched_thread
         WATCHDOG.watch(self.guard, self._shortest)
-        self._watched = True
+        self._watched_thread = get_ident()
         return True
 
     def call(self, what: str, limit_s: float, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -161,7 +159,7 @@ class Stepper:
             what: the first call.
             sleep_s: length of the sleep before it, in seconds.
         """
-        if not ((self._watched and threading.get_ident() == self._main) or self.inline()):
+        if get_ident() != self._watched_thread and not self.inline():
             return False
         guard = self.guard
         guard.what = what
@@ -179,7 +177,7 @@ class Stepper:
                 self.capture_end = self._clock.now()
 
         self._capture_at = at
-        self._owner = threading.get_ident()
+        self._owner = get_ident()
         self.capturing = True
         self._collected = False
         self._the_thread().submit(job)
@@ -196,7 +194,7 @@ class Stepper:
 
     def settle_capture(self, limit_s: float) -> None:
         """Give a capture that was begun ``limit_s`` seconds to end, and keep what it brings."""
-        if not self.capturing or self._collected or threading.get_ident() != self._owner:
+        if not self.capturing or self._collected or get_ident() != self._owner:
             return
         self._collected = self._the_thread().wait(max(0.0, self._capture_at - self._clock.now()) + limit_s)
 
@@ -218,7 +216,7 @@ class Stepper:
     def close(self, limit_s: float = 1.0) -> None:
         """End the thread (waiting ``limit_s`` seconds for it) and the watch over this environment."""
         WATCHDOG.forget(self.guard)
-        self._watched = False
+        self._watched_thread = 0
         self.capturing = False
         if self._thread is not None:
             self._thread.end(limit_s)
@@ -247,7 +245,7 @@ class Stepper:
             return self._the_thread().take()
         # The thread is taken: by a capture, which is left to end, its result kept; or by anything, when a
         # signal handler or another thread of the program calls. This call goes to a thread of its own.
-        if self.capturing and threading.get_ident() == self._owner:
+        if self.capturing and get_ident() == self._owner:
             self._collect_capture("get_obs_rew_terminated_info()")
         other = CallThread()
         try:

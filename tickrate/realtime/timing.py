@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from array import array
 from dataclasses import dataclass
 from typing import Any
@@ -55,13 +54,13 @@ class TimingLog:
     """Counts and lateness of the steps of one environment; resets and pauses are not in it."""
 
     __slots__ = (
+        "_began",
         "_elapsed",
         "_episode_elapsed",
         "_episode_steps",
-        "_first",
         "_last",
         "_lateness",
-        "_run_steps",
+        "_past_steps",
         "_timed_steps",
         "_warned",
         "max_s",
@@ -74,37 +73,40 @@ class TimingLog:
     def __init__(self) -> None:
         self._lateness = array("d", bytes(8 * KEPT))
         self._warned = False
-        self._first = self._last = math.nan  # begin and end of the present uninterrupted run of steps
+        # The present uninterrupted run: when it began, the end of its last step, the steps before it.
+        self._began = self._last = 0.0
+        self._past_steps = 0
         self._elapsed = self._episode_elapsed = self.max_s = 0.0
-        self._run_steps = self._episode_steps = self._timed_steps = 0
+        self._episode_steps = self._timed_steps = 0
         self.steps = self.overruns = self.timeouts = self.skipped = 0
 
     def begin_episode(self, at: float) -> None:
         """Note that the first step of an episode began at ``at`` (seconds)."""
         self.pause()
-        self._first = self._last = at
+        self.resume(at)
         self._episode_steps = 0
         self._episode_elapsed = 0.0
 
     def pause(self) -> None:
-        """Leave the time until the next step out of the rate."""
-        if self._run_steps:
-            self._elapsed += self._last - self._first
-            self._episode_elapsed += self._last - self._first
-            self._timed_steps += self._run_steps
-            self._episode_steps += self._run_steps
-        self._run_steps = 0
-        self._first = math.nan
+        """Leave the time from the last step until `resume` out of the rate."""
+        steps, elapsed = self.steps - self._past_steps, self._last - self._began
+        if steps > 0:
+            self._elapsed += elapsed
+            self._episode_elapsed += elapsed
+            self._timed_steps += steps
+            self._episode_steps += steps
+        self._past_steps = self.steps
+
+    def resume(self, at: float) -> None:
+        """Begin a run of steps at ``at`` (seconds): those noted before are not part of it."""
+        self._began = self._last = at
+        self._past_steps = self.steps
 
     def record(self, at: float, lateness: float) -> None:
         """Note a step that ended at ``at``, late by ``lateness`` (both in seconds)."""
         self._lateness[self.steps % KEPT] = lateness
         self.steps += 1
         self._last = at
-        if self._first == self._first:
-            self._run_steps += 1
-        else:
-            self._first = at
         if lateness > self.max_s:
             self.max_s = lateness
 
@@ -126,8 +128,9 @@ class TimingLog:
     def summary(self, target_hz: float) -> TimingSummary:
         """Return the summary of all steps so far."""
         kept = np.frombuffer(self._lateness, dtype=np.float64, count=min(self.steps, KEPT)).copy()
-        running = self._last - self._first if self._run_steps else 0.0
-        elapsed, timed_steps = self._elapsed + running, self._timed_steps + self._run_steps
+        steps = self.steps - self._past_steps
+        elapsed = self._elapsed + (self._last - self._began if steps else 0.0)
+        timed_steps = self._timed_steps + steps
         p50, p99 = np.percentile(kept, [50, 99]) if len(kept) else (float("nan"), float("nan"))
         return TimingSummary(
             p50_s=float(p50),

@@ -40,6 +40,7 @@ class WallClock:
     """
 
     __slots__ = (
+        "_assemble",
         "_async",
         "_buffer",
         "_capture_at",
@@ -53,10 +54,12 @@ class WallClock:
         "_guard",
         "_interface",
         "_keep_flow",
-        "_layout",
         "_log",
         "_maximum_age",
+        "_plain",
+        "_single",
         "_stepper",
+        "_tail",
     )
 
     def __init__(
@@ -71,8 +74,10 @@ class WallClock:
         # The hot path finds all that it needs here: one look-up each.
         self._clock, self._stepper, self._grid, self._episode = clock, stepper, grid, episode
         self._interface, self._commander, self._guard = parts.interface, parts.commander, parts.action_guard
-        self._buffer, self._log, self._layout = parts.buffer, episode.log, parts.layout
+        self._buffer, self._log, self._tail = parts.buffer, episode.log, episode.tail
+        self._plain, self._assemble = parts.layout.plain, parts.layout.assemble
         self._check, self._corrections = parts.intake.check, parts.intake.corrections
+        self._single = parts.action_guard.single
         self._async = config.async_threading
         self._maximum_age = config.max_observation_age_s
         self._keep_flow = config.last_act_on_reset
@@ -118,10 +123,10 @@ class WallClock:
         get, commander, before = self._interface.get_obs_rew_terminated_info, self._commander, episode.last
         entered = clock.now()
         told, changed = (before, False) if action is None else self._guard(action, before)
-        outgoing = self._guard.copy(told)
+        outgoing = told[0].copy() if self._single else self._guard.copy(told)
         if commander.prepro is not None:
             outgoing = commander.prepare(outgoing)
-        tail = self._layout.tail(self._buffer, told)
+        tail = self._tail(told)
         waited, lateness = False, 0.0
         if entered > grid.due or episode.paused:
             waited, lateness = self._enter(entered)
@@ -191,6 +196,7 @@ class WallClock:
             log.skipped += skipped
         if episode.paused:
             episode.paused = timed_out = False
+            log.resume(ready)
         elif timed_out:
             log.timeouts += 1
         self._buffer.push(told)
@@ -199,7 +205,7 @@ class WallClock:
         episode.values = values = self._check(observation)
         if self._corrections.total != corrections:
             info["observation_corrections"] = self._corrections.total - corrections
-        returned = self._layout.assemble(values, tail)
+        returned = (*values, *tail) if self._plain else self._assemble(values, tail)
         info["timing"] = {
             "start": due,
             "capture": capture,
