@@ -35,8 +35,9 @@ OURS = ("cheap", "precise")
 RTGYM = ("real-time-gym-v1", "real-time-gym-ts-v1")
 CONTENDERS = ("bare", *RTGYM, *OURS)
 SEGMENT_S = 1.0
-FEW_STEPS_HZ = 50
-"""At this rate and below a scene lasts twice as long: a p99 of 600 steps would rest on six of them."""
+LONGER = {("lateness", 50): 2.0, ("timeouts", 500): 4.0}
+"""Scenes that last longer: a p99 of 600 steps would rest on six of them, and two time-outs are no count."""
+DRIFT_FACTOR = 10.0
 RUNS = 3
 WARM_UP_STEPS = 20
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
@@ -209,12 +210,23 @@ class Contender:
         )
 
     def run(self, hz, steps, factor):
+        self.begin(hz, steps, factor)
+        return self.finish()
+
+    def begin(self, hz, steps, factor):
         order = {"hz": hz, "steps": steps, "factor": None if math.isinf(factor) else factor}
         print(json.dumps(order), file=self.process.stdin, flush=True)
+
+    def finish(self):
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f"the worker of {self.name} died with code {self.process.wait(10)}")
         return json.loads(answer)
+
+    def pin(self, cores):
+        """Keep its process on these cores, where the system can."""
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(self.process.pid, cores)
 
     def end(self):
         self.process.stdin.close()
@@ -272,7 +284,7 @@ def judge(table, hz, load):
 
 
 def lateness_scene(contenders, hz, load, seconds):
-    seconds = 2.0 * seconds if hz <= FEW_STEPS_HZ else seconds
+    seconds *= LONGER.get(("lateness", hz), 1.0)
     print(f"\n{hz} Hz, {load}, {seconds:g} s each{'':12}lateness of the command, us{'':9}CPU, us a step")
     print(f"{'':24}{'p50':>10}{'p99':>10}{'max':>10}{'':6}{'CPU':>8}")
     table = {name: figures(pool) for name, pool in measure(contenders, hz, seconds, math.inf).items()}
@@ -282,7 +294,7 @@ def lateness_scene(contenders, hz, load, seconds):
 
 
 def timeout_scene(contenders, hz, load, seconds):
-    pools = measure(contenders, hz, seconds, 1.0)
+    pools = measure(contenders, hz, seconds * LONGER.get(("timeouts", hz), 1.0), 1.0)
     steps, bare = pools["bare"]["steps"], pools["bare"]["timeouts"]
     print(f"\n{hz} Hz, {load}, factor 1: time-outs (bare: wakes over a period late) in {steps} steps")
     print("  " + ", ".join(f"{name} {pool['timeouts']}" for name, pool in pools.items()), flush=True)
@@ -301,13 +313,21 @@ def settled(scene, *arguments):
     return verdicts
 
 
-def drift_scene(contenders, seconds, verdicts):
-    for contender in (c for c in contenders if c.name in OURS):
-        answer = contender.run(1000, round(1000 * seconds), 10.0)
-        drift, timeouts = answer["drift"] * 1e6, answer["timeouts"]
-        print(f"{contender.name}: {drift:.3f} us of drift over {seconds:g} s at 1000 Hz, factor 10, "
-              f"{timeouts} time-outs")  # fmt: skip
-        verdicts.append((f"{contender.name} drift, us", abs(drift) if not timeouts else math.inf, 1.0))
+def drift_scene(contender, bare, seconds):
+    """Run a mode and the bare loop beside it on one core: a stall that gives up the grid holds up both."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    steps = round(1000 * seconds)
+    for each in (contender, bare):
+        each.pin({min(cores, default=0)})
+        each.begin(1000, steps, DRIFT_FACTOR)
+    answer, control = contender.finish(), bare.finish()
+    for each in (contender, bare):
+        each.pin(cores)
+    drift, timeouts = abs(answer["drift"]) * 1e6, answer["timeouts"]
+    stalls = sum(late >= DRIFT_FACTOR / 1000 for late in control["late"])
+    print(f"{contender.name}: {drift:.3f} us of drift over {seconds:g} s at 1000 Hz, factor "
+          f"{DRIFT_FACTOR:g}, {timeouts} time-outs (bare: {stalls} wakes as late)", flush=True)  # fmt: skip
+    return [(f"{contender.name} drift, us", drift if not timeouts else math.inf, 1.0)], timeouts and stalls
 
 
 def peer_python(path):
@@ -355,7 +375,9 @@ def main():
                     neighbour.kill()
                     neighbour.wait()
         print()
-        drift_scene(contenders, 5.0 if args.quick else 60.0, verdicts)
+        bare, *_, cheap, precise = contenders
+        for contender in (cheap, precise):
+            verdicts += settled(drift_scene, contender, bare, 5.0 if args.quick else 60.0)
     finally:
         for contender in contenders:
             contender.end()
