@@ -28,10 +28,25 @@ class ActionGuard:
 
     Attributes:
         single: whether an action is its one leaf.
+        take: returns a copy of an action that needs no correction, or None: for the call.
         held: non-finite actions replaced by the last command so far.
         clipped: actions clipped to their space so far.
         rate_limited: actions slowed down by ``rate_limit`` so far.
     """
+
+    __slots__ = (
+        "_checks",
+        "_clip",
+        "_hold",
+        "_leaf_spaces",
+        "_rate_limit",
+        "_space",
+        "clipped",
+        "held",
+        "rate_limited",
+        "single",
+        "take",
+    )
 
     def __init__(
         self,
@@ -54,8 +69,9 @@ class ActionGuard:
         self._rate_limit = rate_limit
         self._checks = [self._check(path, leaf) for path, leaf in self._leaf_spaces.items()]
         # Nearly every action is a good one: this copies it after one look, and the checks are for the others.
-        box = self.single and rate_limit is None and isinstance(space, spaces.Box)
-        self._take = taker(space) if box and isinstance(space, spaces.Box) else None
+        self.take: Callable[[Any], Array | None] = lambda action: None
+        if self.single and rate_limit is None and isinstance(space, spaces.Box):
+            self.take = taker(space)
 
     def __call__(self, action: Any, last: Sequence[Any]) -> tuple[list[Any], bool]:
         """Return the leaves of the command to send, as fresh copies, and whether a value was changed.
@@ -68,9 +84,9 @@ class ActionGuard:
             ActionError: for a wrong structure, shape or dtype, a category that does not exist, or (as
                 declared) a value that is not finite or out of range.
         """
+        if (array := self.take(action)) is not None:
+            return [array], False
         if self.single:
-            if self._take is not None and (array := self._take(action)) is not None:
-                return [array], False
             value, changed = self._checks[0](action, last[0])
             return [value], changed
         try:

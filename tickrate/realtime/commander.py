@@ -40,6 +40,17 @@ class Commander:
         armed: whether the device was commanded since it was last made safe.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_interface",
+        "_limit_s",
+        "_safe",
+        "_safe_on",
+        "_stepper",
+        "armed",
+        "prepro",
+    )
+
     def __init__(
         self,
         interface: Any,

@@ -54,6 +54,8 @@ class ActionBuffer:
     length 0 it still remembers the last action.
     """
 
+    __slots__ = ("_entries", "_kinds", "_paths", "_single", "_space")
+
     def __init__(self, space: Space, length: int, default: list[Any]) -> None:
         leaves = leaf_spaces(space)
         self._space = space

@@ -94,20 +94,39 @@ class Stepper:
         shortest_limit_s: the shortest limit of a call that is usual, in seconds.
 
     Attributes:
+        guard: what the watchdog sees of the running call.
+        limit_s: limit of a call within a step, in seconds.
+        watched_thread: the thread in which the watchdog can interrupt calls, once there was one; else 0.
         capture_start: when the newest capture on the thread began, in seconds.
         capture_end: when it ended.
         capturing: whether a capture was begun and not finished.
     """
 
+    __slots__ = (
+        "_always_thread",
+        "_capture_at",
+        "_clock",
+        "_collected",
+        "_owner",
+        "_shortest",
+        "_thread",
+        "capture_end",
+        "capture_start",
+        "capturing",
+        "guard",
+        "limit_s",
+        "watched_thread",
+    )
+
     def __init__(self, clock: Clock, call_mode: str, limit_s: float, shortest_limit_s: float) -> None:
         self._clock = clock
         self._always_thread = call_mode == "thread"
-        self._limit = limit_s
+        self.limit_s = limit_s
         self._shortest = min(limit_s, shortest_limit_s)
         self._thread: CallThread | None = None
         self.guard = CallGuard()
         self.guard.limit_s = limit_s
-        self._watched_thread = 0
+        self.watched_thread = 0
         self._capture_at = 0.0
         self._owner = 0
         self._collected = False
@@ -119,10 +138,10 @@ class Stepper:
         """Return whether a call made now would run in the calling thread."""
         if self._always_thread:
             return False
-        if self._watched_thread or not WATCHDOG.possible():
-            return get_ident() == self._watched_thread
+        if self.watched_thread or not WATCHDOG.possible():
+            return get_ident() == self.watched_thread
         WATCHDOG.watch(self.guard, self._shortest)
-        self._watched_thread = get_ident()
+        self.watched_thread = get_ident()
         return True
 
     def call(self, what: str, limit_s: float, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +165,7 @@ class Stepper:
 
     def step_call(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
         """Do what `call` does, with the limit of a step's calls."""
-        return self.call(what, self._limit, function, *args)
+        return self.call(what, self.limit_s, function, *args)
 
     def arm(self, what: str, sleep_s: float) -> bool:
         """Prepare for calls in this thread after a sleep; return whether they may run here.
@@ -159,11 +178,11 @@ class Stepper:
             what: the first call.
             sleep_s: length of the sleep before it, in seconds.
         """
-        if get_ident() != self._watched_thread and not self.inline():
+        if get_ident() != self.watched_thread and not self.inline():
             return False
         guard = self.guard
         guard.what = what
-        guard.deadline = now() + self._limit + (sleep_s if sleep_s > 0.0 else 0.0)
+        guard.deadline = now() + self.limit_s + (sleep_s if sleep_s > 0.0 else 0.0)
         return True
 
     def begin_capture(self, at: float, capture: Callable[[], Any]) -> None:
@@ -216,7 +235,7 @@ class Stepper:
     def close(self, limit_s: float = 1.0) -> None:
         """End the thread (waiting ``limit_s`` seconds for it) and the watch over this environment."""
         WATCHDOG.forget(self.guard)
-        self._watched_thread = 0
+        self.watched_thread = 0
         self.capturing = False
         if self._thread is not None:
             self._thread.end(limit_s)
@@ -235,7 +254,7 @@ class Stepper:
     def _collect_capture(self, what: str) -> None:
         if not self._collected:
             left = max(0.0, self._capture_at - self._clock.now())
-            self._wait(what, left + self._limit)
+            self._wait(what, left + self.limit_s)
             self._collected = True
 
     def _call_on_thread(self, what: str, limit_s: float, job: Callable[[], Any]) -> Any:

@@ -51,18 +51,25 @@ class TimingSummary:
 
 
 class TimingLog:
-    """Counts and lateness of the steps of one environment; resets and pauses are not in it."""
+    """Counts and lateness of the steps of one environment; resets and pauses are not in it.
+
+    Attributes:
+        lateness: ring of the newest `KEPT` latenesses, in seconds.
+        last: end of the last step, in seconds.
+        max_s: largest lateness, in seconds.
+        steps, overruns, timeouts, skipped: see `TimingSummary`.
+    """
 
     __slots__ = (
         "_began",
         "_elapsed",
         "_episode_elapsed",
         "_episode_steps",
-        "_last",
-        "_lateness",
         "_past_steps",
         "_timed_steps",
         "_warned",
+        "last",
+        "lateness",
         "max_s",
         "overruns",
         "skipped",
@@ -71,10 +78,10 @@ class TimingLog:
     )
 
     def __init__(self) -> None:
-        self._lateness = array("d", bytes(8 * KEPT))
+        self.lateness = array("d", bytes(8 * KEPT))
         self._warned = False
         # The present uninterrupted run: when it began, the end of its last step, the steps before it.
-        self._began = self._last = 0.0
+        self._began = self.last = 0.0
         self._past_steps = 0
         self._elapsed = self._episode_elapsed = self.max_s = 0.0
         self._episode_steps = self._timed_steps = 0
@@ -89,7 +96,7 @@ class TimingLog:
 
     def pause(self) -> None:
         """Leave the time from the last step until `resume` out of the rate."""
-        steps, elapsed = self.steps - self._past_steps, self._last - self._began
+        steps, elapsed = self.steps - self._past_steps, self.last - self._began
         if steps > 0:
             self._elapsed += elapsed
             self._episode_elapsed += elapsed
@@ -99,14 +106,14 @@ class TimingLog:
 
     def resume(self, at: float) -> None:
         """Begin a run of steps at ``at`` (seconds): those noted before are not part of it."""
-        self._began = self._last = at
+        self._began = self.last = at
         self._past_steps = self.steps
 
     def record(self, at: float, lateness: float) -> None:
         """Note a step that ended at ``at``, late by ``lateness`` (both in seconds)."""
-        self._lateness[self.steps % KEPT] = lateness
+        self.lateness[self.steps % KEPT] = lateness
         self.steps += 1
-        self._last = at
+        self.last = at
         if lateness > self.max_s:
             self.max_s = lateness
 
@@ -127,9 +134,9 @@ class TimingLog:
 
     def summary(self, target_hz: float) -> TimingSummary:
         """Return the summary of all steps so far."""
-        kept = np.frombuffer(self._lateness, dtype=np.float64, count=min(self.steps, KEPT)).copy()
+        kept = np.frombuffer(self.lateness, dtype=np.float64, count=min(self.steps, KEPT)).copy()
         steps = self.steps - self._past_steps
-        elapsed = self._elapsed + (self._last - self._began if steps else 0.0)
+        elapsed = self._elapsed + (self.last - self._began if steps else 0.0)
         timed_steps = self._timed_steps + steps
         p50, p99 = np.percentile(kept, [50, 99]) if len(kept) else (float("nan"), float("nan"))
         return TimingSummary(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import math
+from threading import get_ident
 from typing import Any
 
-from tickrate.clock import Clock
+from tickrate.clock import Clock, now
 from tickrate.errors import DeviceLost
 from tickrate.realtime.answers import observation_time, unpack_step
 from tickrate.realtime.config import RealTimeConfig
@@ -18,6 +19,7 @@ from tickrate.realtime.episode import Episode, StepResult
 from tickrate.realtime.parts import Parts
 from tickrate.realtime.stepper import Stepper
 from tickrate.realtime.timegrid import TimeGrid
+from tickrate.realtime.timing import KEPT
 
 _CAPTURE = "get_obs_rew_terminated_info()"
 
@@ -60,6 +62,7 @@ class WallClock:
         "_single",
         "_stepper",
         "_tail",
+        "_take",
     )
 
     def __init__(
@@ -77,7 +80,7 @@ class WallClock:
         self._buffer, self._log, self._tail = parts.buffer, episode.log, episode.tail
         self._plain, self._assemble = parts.layout.plain, parts.layout.assemble
         self._check, self._corrections = parts.intake.check, parts.intake.corrections
-        self._single = parts.action_guard.single
+        self._single, self._take = parts.action_guard.single, parts.action_guard.take
         self._async = config.async_threading
         self._maximum_age = config.max_observation_age_s
         self._keep_flow = config.last_act_on_reset
@@ -122,7 +125,12 @@ class WallClock:
         clock, grid, stepper, episode = self._clock, self._grid, self._stepper, self._episode
         get, commander, before = self._interface.get_obs_rew_terminated_info, self._commander, episode.last
         entered = clock.now()
-        told, changed = (before, False) if action is None else self._guard(action, before)
+        told, changed = before, False
+        if action is not None:
+            if (array := self._take(action)) is not None:
+                told = [array]
+            else:
+                told, changed = self._guard(action, before)
         outgoing = told[0].copy() if self._single else self._guard.copy(told)
         if commander.prepro is not None:
             outgoing = commander.prepare(outgoing)
@@ -141,7 +149,12 @@ class WallClock:
                 gc.collect(0)
             gc.disable()
         try:
-            direct = stepper.arm(_CAPTURE, at - entered)
+            direct = get_ident() == stepper.watched_thread  # the usual case of `arm`, without the call
+            if direct:
+                stepper.guard.what = _CAPTURE
+                stepper.guard.deadline = now() + stepper.limit_s + (at - entered if at > entered else 0.0)
+            else:
+                direct = stepper.arm(_CAPTURE, at - entered)
             if stepper.capturing:
                 result = stepper.finish_capture(_CAPTURE)
                 capture, ready = stepper.capture_start, stepper.capture_end
@@ -156,11 +169,12 @@ class WallClock:
             elif not waited:
                 lateness = ready - grid.end
             try:
-                ends = may_end or result[2] or "truncated" in result[3]
-            except (TypeError, IndexError):
-                ends = True  # no answer that can be used: unpacking it says why
-            if ends:
-                _, _, terminated, info = unpack_step(result)
+                observation, reward, terminated, info = result
+                plain = not (may_end or terminated or "truncated" in info)
+            except (TypeError, ValueError):
+                plain = False  # no answer that can be used: unpacking it says why
+            if not plain:
+                observation, reward, terminated, info = unpack_step(result)
                 truncated, reason = episode.truncation(info, ready - observation_time(info, capture))
             timed_out, skipped, due = grid.timed_out, grid.skipped, grid.due
             if terminated or truncated:
@@ -187,9 +201,16 @@ class WallClock:
             stepper.guard.deadline = math.inf
             if collecting:
                 gc.enable()
-        observation, reward, terminated, info = unpack_step(result)
+        if plain and type(info) is dict and type(reward) is float and reward - reward == 0.0:
+            terminated, info = False, {**info}  # as unpack_step would, without the call
+        else:
+            observation, reward, terminated, info = unpack_step(result)
         log = self._log
-        log.record(ready, lateness)
+        log.lateness[log.steps % KEPT] = lateness  # as log.record would
+        log.steps += 1
+        log.last = ready
+        if lateness > log.max_s:
+            log.max_s = lateness
         overrun = lateness >= grid.timeout or lateness >= grid.period
         if overrun:
             log.overruns += 1
