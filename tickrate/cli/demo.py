@@ -18,7 +18,7 @@ from tickrate.config.loading import read_yaml
 class DemoOptions:
     """Start a racing game that is never paused, drive it at 20 Hz, and learn while driving.
 
-    The first clean lap came after 89 to 281 s in five runs on two cores.
+    The first clean lap came after 93 to 177 s in five runs on two cores.
     """
 
     minutes: float = 10.0
