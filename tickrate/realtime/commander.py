@@ -93,7 +93,11 @@ class Commander:
 
     def leave(self, way: str) -> bool:
         """Make the device safe if it was commanded and ``way`` is in ``safe_on``; return whether it was."""
-        return self.armed and way in self._safe_on and self.make_safe()
+        return self.unsafe(way) and self.make_safe()
+
+    def unsafe(self, way: str) -> bool:
+        """Return whether the device was commanded and is to be made safe on this way out."""
+        return self.armed and way in self._safe_on
 
     def make_safe(self) -> bool:
         """Send the safe action within `SAFE_LIMIT_S`; return whether that worked. Failures are logged."""
@@ -128,5 +132,9 @@ class Commander:
 def _terminated(number: int, frame: FrameType | None) -> None:
     for commander in list(_LIVE):
         commander.leave("signal")
+    if any(commander.unsafe("signal") for commander in list(_LIVE)):
+        # The signal came in the middle of a call, and the interface cannot be called twice at once (a
+        # buffered stream refuses that). Leave that call first: the ways out of it try again.
+        raise SystemExit(128 + number)
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

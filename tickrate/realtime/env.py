@@ -115,7 +115,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         interrupted, self._episode.running = self._episode.running, False
         try:
             return self._reset(entered, interrupted, seed, options)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # the latter: a SIGTERM in the middle of a call
             self._commander.leave("signal")
             raise
         except BaseException:
@@ -172,7 +172,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
             self._refuse_step()
         try:
             return self._mode.step(action)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # the latter: a SIGTERM in the middle of a call
             self._episode.running = False
             self._commander.leave("signal")
             raise
