@@ -61,7 +61,7 @@ def taker(box: spaces.Box) -> Callable[[Any], Array | None]:
     common = lows == [lowest] * count and highs == [highest] * count
     pairs = list(zip(lows, highs, strict=True))
 
-    def take_uniform(value: Any) -> Array | None:
+    def take_small(value: Any) -> Array | None:
         if type(value) is not ndarray:
             return None
         array: Array = value.copy()
@@ -69,29 +69,19 @@ def taker(box: spaces.Box) -> Callable[[Any], Array | None]:
         try:
             if array.dtype is not dtype or len(items) != count:
                 return None
-            for item in items:
-                if not lowest <= item <= highest:
-                    return None
+            if common:  # usual, and a loop without zip is the cheaper one
+                for item in items:
+                    if not lowest <= item <= highest:
+                        return None
+            else:
+                for item, (least, most) in zip(items, pairs):  # noqa: B905 (just compared)
+                    if not least <= item <= most:
+                        return None
         except TypeError:  # no vector
             return None
         return array
 
-    def take_each(value: Any) -> Array | None:
-        if type(value) is not ndarray:
-            return None
-        array: Array = value.copy()
-        items = array.tolist()
-        try:
-            if array.dtype is not dtype or len(items) != count:
-                return None
-            for item, (least, most) in zip(items, pairs):  # noqa: B905 (just compared)
-                if not least <= item <= most:
-                    return None
-        except TypeError:
-            return None
-        return array
-
-    return take_uniform if common else take_each
+    return take_small
 
 
 def range_test(box: spaces.Box) -> Callable[[Array], bool]:
