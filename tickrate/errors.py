@@ -13,11 +13,14 @@ TickrateError
         MessageError (ValueError)           bytes that are no message of this protocol
         VersionMismatch                     the two sides speak different protocol versions
         HubUnreachable (ConnectionError)    nothing answers at the hub's address
+        Refused                             the trainer takes nothing from this worker, or this trainer; says
+        why
     PolicyError (ValueError)            a policy artefact that cannot be used
         PolicyMismatch                      it was trained for another contract; names the leaf
     RecordError (ValueError)            stored records that are damaged or of another schema
     RoleFailed (RuntimeError)           a process of a run ended with an error; holds its last words
     RunFolderError (RuntimeError)       a run folder that exists, is missing, or cannot be resumed
+        FolderInUse                         another process uses it; says which
     MissingExtra (ImportError)          an optional package is not installed; names the extra
 """
 
@@ -83,6 +86,10 @@ class HubUnreachable(WireError, ConnectionError):
     """Nothing answers at the hub's address."""
 
 
+class Refused(WireError):
+    """The other side takes nothing from this role: other spaces, another process of its name, ..."""
+
+
 class PolicyError(TickrateError, ValueError):
     """A policy artefact that is damaged or cannot be used."""
 
@@ -97,6 +104,10 @@ class RecordError(TickrateError, ValueError):
 
 class RunFolderError(TickrateError, RuntimeError):
     """A run folder exists already, is missing, or cannot be resumed."""
+
+
+class FolderInUse(RunFolderError):
+    """Another process uses this folder; the message says which."""
 
 
 class RoleFailed(TickrateError, RuntimeError):

@@ -146,9 +146,11 @@ class LiveView:
 
     def _roles(self, state: RunState) -> Table:
         table = Table.grid(padding=(0, 2))
-        for role in ("worker", "trainer"):
-            status = state.statuses.get(role)
-            table.add_row(Text(role, style="bold"), Text(status_text(status)))
+        for status in state.workers:
+            table.add_row(Text(status.worker, style="bold"), Text(status_text(status)))
+        if not state.workers:
+            table.add_row(Text("worker", style="bold"), Text(status_text(None)))
+        table.add_row(Text("trainer", style="bold"), Text(status_text(state.statuses.get("trainer"))))
         return table
 
     def _figures(self, state: RunState) -> Table:
@@ -219,7 +221,7 @@ class PlainView:
         if state.elapsed_s < self._next:
             return
         self._next = state.elapsed_s + PLAIN_EVERY_S
-        worker, trainer = state.statuses.get("worker"), state.statuses.get("trainer")
+        worker, trainer = next(iter(state.workers), None), state.statuses.get("trainer")
         training = [r.return_ for r in state.episodes if not r.evaluation]
         words = [
             f"worker: {status_text(worker)}",

@@ -127,6 +127,7 @@ def _run_roles(
         trainer_threads=experiment.trainer.threads,
         started=started,
         time_limit_s=experiment.trainer.time_limit_s,
+        workers=experiment.run.workers,
     )
     try:
         run.start()
@@ -191,7 +192,7 @@ def _run_serial(
             learner,
             experiment.worker,
             seed=experiment.run.seed,
-            boot=folder.next_boot(),
+            boot=folder.worker("worker-0").next_boot(),
             watch=watcher,
         )
         watcher.show("stopped")
@@ -226,7 +227,7 @@ class _SerialWatcher:
             "trainer/policy_version": float(learner.version),
         }
         run = learner.folder.wire_name
-        state.statuses["worker"] = messages.Status(
+        state.statuses["worker-0"] = messages.Status(
             run=run, worker="worker-0", boot=0, role="worker", state="acting", text=words
         )
         state.statuses["trainer"] = messages.Status(

@@ -46,6 +46,7 @@ class Replay:
         seed: of the sampling.
         path: a segment file to keep the rows in. An existing one is opened, verified and continued: rows
             survive a killed process. None keeps them in memory.
+        sync: force each `add` to the disk before it returns, so that its rows survive a power cut.
 
     Raises:
         ConfigError: if an argument cannot work, or the capacity does not fit in memory or on the disk.
@@ -61,6 +62,7 @@ class Replay:
         n_step: int = 1,
         seed: int = 0,
         path: Path | None = None,
+        sync: bool = False,
     ) -> None:
         if not 0.0 < gamma <= 1.0:
             raise ConfigError(f"replay: gamma is {gamma}; it must be above 0 and at most 1")
@@ -77,6 +79,7 @@ class Replay:
         self.evaluation_rows = 0
         self.duplicate_rows = 0
         self._capacity = capacity
+        self._sync = sync
         self._lock = threading.Lock()
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._columns = list(schema.columns.items())
@@ -124,6 +127,11 @@ class Replay:
         return self._segment.head
 
     @property
+    def oldest_row(self) -> int:
+        """Number of the oldest row that is still stored."""
+        return self._segment.oldest
+
+    @property
     def notes(self) -> list[str]:
         """What had to be cut off when the file was opened, one sentence each; empty is the rule."""
         return self._segment.notes
@@ -144,26 +152,34 @@ class Replay:
 
     # --- in ------------------------------------------------------------------------------------------------
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: Rows) -> NDArray[np.bool_]:
         """Store rows: one (a scalar) or many, of any streams, each stream's in order.
 
         Args:
             rows: structured array of dtype ``schema.row_dtype``; it is copied.
+
+        Returns:
+            Which rows are new, ``(n,)``: False for those that are stored already or were overtaken.
 
         Raises:
             RecordError: if the dtype is another, or a number is not finite (named; nothing is stored then).
         """
         rows = self._checked(rows)
         evaluation = (rows["flags"] & Flag.EVALUATION) != 0
-        if evaluation.any():
-            rows = rows[~evaluation]
-            self.evaluation_rows += int(np.count_nonzero(evaluation))
+        new = np.ones(len(rows), np.bool_)
+        training = np.flatnonzero(~evaluation)
+        self.evaluation_rows += len(rows) - len(training)
         step = min(ADD_ROWS, self._capacity)
-        for begin in range(0, len(rows), step):
+        for begin in range(0, len(training), step):
+            part = training[begin : begin + step]
             with self._lock:
-                self._store(rows[begin : begin + step])
+                new[part] = self._store(rows[part])
+        if self._sync:
+            self._segment.flush()
+        return new
 
-    def _store(self, rows: Rows) -> None:
+    def _store(self, rows: Rows) -> NDArray[np.bool_]:
+        """Store rows that are newer than all before them in their stream; return which are."""
         fresh = self._index.fresh(rows)
         if not fresh.all():
             self.duplicate_rows += int(np.count_nonzero(~fresh))
@@ -171,6 +187,14 @@ class Replay:
         first = self._segment.append(rows)
         self._index.release(self._segment.oldest)
         self._index.append(first, rows)
+        return fresh
+
+    def finite(self, rows: Rows) -> NDArray[np.bool_]:
+        """Tell which rows hold finite numbers only, ``(n,)``: `add` refuses the others."""
+        good: NDArray[np.bool_] = np.isfinite(rows["reward"])
+        for name in self._floats:
+            good &= np.isfinite(rows[name]).reshape(len(rows), -1).all(axis=1)
+        return good
 
     def _checked(self, rows: Rows) -> Rows:
         rows = np.asarray(rows).reshape(-1)

@@ -59,6 +59,27 @@ class EnvironmentContract:
         """Return the record schema of this environment."""
         return record_schema(self.leaf_spaces, self.action_space)
 
+    def difference(self, other: EnvironmentContract) -> str:
+        """Return one line that names the first thing in which ``other`` differs, empty if none does.
+
+        The symmetry is left out: it is the trainer's own affair.
+        """
+        if difference := self.schema().difference(other.schema()):
+            return difference
+        for path, space in self.leaf_spaces.items():
+            if space != other.leaf_spaces[path]:
+                return f"leaf {path!r} is {space} here and {other.leaf_spaces[path]} there"
+        if self.action_space != other.action_space:
+            return f"the action space is {self.action_space} here and {other.action_space} there"
+        if not math.isclose(self.period_s, other.period_s, rel_tol=1e-6):
+            return f"the time-step is {self.period_s} s here and {other.period_s} s there"
+        if self.action_buffer_length != other.action_buffer_length:
+            return (
+                f"the action buffer holds {self.action_buffer_length} actions here and "
+                f"{other.action_buffer_length} there"
+            )
+        return ""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the contract as JSON-like data."""
         return {

@@ -80,6 +80,7 @@ class Learner:
         self._wall_offset_s = 0.0
         self._started = clock.now()
         self.episodes: list[dict[str, Any]] = []
+        self._reported: set[tuple[str, int, int]] = set()
 
     @property
     def wall_s(self) -> float:
@@ -96,9 +97,22 @@ class Learner:
     # --- data in
     # ---------------------------------------------------------------------------------------------
 
-    def ingest(self, rows: NDArray[Any]) -> None:
-        """Add rows to the replay, count the training steps among them, and note their timing."""
-        self.replay.add(rows)
+    def ingest(self, rows: NDArray[Any], *, clock_offset_s: float = 0.0) -> tuple[int, float | None]:
+        """Add rows to the replay, count the training steps among them, and note their timing.
+
+        Args:
+            rows: rows of one worker, in order.
+            clock_offset_s: this machine's monotonic clock minus the worker's, in seconds.
+
+        Returns:
+            Version of the policy that chose the newest action, and its age then, in seconds (None if
+            unknown).
+        """
+        new = self.replay.add(rows)
+        return self._account(rows if new.all() else rows[new], clock_offset_s)
+
+    def _account(self, rows: NDArray[Any], clock_offset_s: float = 0.0) -> tuple[int, float | None]:
+        """Count rows that are in the replay."""
         acted = rows[(rows["flags"] & Flag.FINAL) == 0]
         training = acted[(acted["flags"] & Flag.EVALUATION) == 0]
         self.limiter.add_steps(len(training))
@@ -108,19 +122,35 @@ class Learner:
             self.version = max(self.version, int(acted["policy_version"].max()))
         if len(training):
             self.algorithm.observe({path: training[column] for path, column in self._paths})
-            self._note_lag(training[-1])
         self._timing.add(acted)
+        return self._note_lag(acted[-1], clock_offset_s) if len(acted) else (0, None)
 
-    def _note_lag(self, row: Any) -> None:
-        """Note how old the policy was that chose the newest action."""
+    def _note_lag(self, row: Any, clock_offset_s: float) -> tuple[int, float | None]:
+        """Return which policy chose an action and how old it was then; note it for the metrics."""
         used, start = int(row["policy_version"]), float(row["start"])
-        if used > 0:
-            born = self._policies.get(used, (b"", np.nan))[1]
-            self._lag = (self.version - used, start - born if start > 0 else 0.0)
+        kept = self._policies.get(used)
+        age = start + clock_offset_s - kept[1] if kept is not None and start > 0 else None
+        if used > 0 and not row["flags"] & Flag.EVALUATION:
+            self._lag = (self.version - used, age or 0.0)
+        return used, age
 
-    def finish_episode(self, summary: EpisodeSummary) -> None:
-        """Log a finished episode, and keep the policy that did best in an evaluation."""
+    def finish_episode(
+        self, summary: EpisodeSummary, *, worker: str = "", key: tuple[int, int] | None = None
+    ) -> None:
+        """Log a finished episode, and keep the policy that did best in an evaluation.
+
+        Args:
+            summary: how it went.
+            worker: whose it was.
+            key: boot and number of its report; a report that is in the log already is left out.
+        """
+        if key is not None and (worker, *key) in self._reported:
+            return
+        if key is not None:
+            self._reported.add((worker, *key))
         entry = {
+            "worker": worker,
+            "report": key,
             "episode": summary.episode,
             "evaluation": summary.evaluation,
             "policy_version": summary.policy_version,
@@ -179,9 +209,9 @@ class Learner:
         self._rate.count()
         return True
 
-    def publish_due(self) -> bool:
-        """Tell whether enough updates were made for a new policy to be handed out."""
-        return self.limiter.updates - self._published_at >= self.config.publish_every
+    def publish_due(self, *, at_once: bool = False) -> bool:
+        """Tell whether enough updates (``at_once``: one) were made for a new policy to be handed out."""
+        return self.limiter.updates - self._published_at >= (1 if at_once else self.config.publish_every)
 
     def publish(self) -> tuple[int, bytes]:
         """Return (version, policy) of the weights as they are now; versions grow by one."""
@@ -243,6 +273,7 @@ class Learner:
             "wall_offset_s": self._wall_offset_s,
             "started": self._started,
             "overruns": self._timing.overruns,
+            "rows": self.replay.rows_added,
         }
         save_state(temporary, self.algorithm.state(), counters)
         folder = self.folder.finish_checkpoint(temporary, step)
@@ -279,7 +310,24 @@ class Learner:
         same_command = numbers["started"] == self._started
         self._wall_offset_s = numbers["wall_offset_s" if same_command else "wall_s"]
         self._recall_best()
+        self._read_episodes()
+        self._account_from(int(numbers["rows"]))
+
+    def recover(self) -> None:
+        """Continue from the journal alone: the trainer died before its first checkpoint."""
+        self._read_episodes()
+        self._account_from(0)
+
+    def _account_from(self, number: int) -> None:
+        """Count the rows that the journal got after a checkpoint, as if they had just come."""
+        replay = self.replay
+        for begin in range(max(number, replay.oldest_row), replay.rows_added, 1024):
+            self._account(replay.read(np.arange(begin, min(begin + 1024, replay.rows_added))))
+
+    def _read_episodes(self) -> None:
         self.episodes = _read_log(self.folder.episodes)
+        keys = [(entry.get("worker"), entry.get("report")) for entry in self.episodes]
+        self._reported = {(str(worker), *map(int, key)) for worker, key in keys if key}  # type: ignore[misc]
 
     def _recall_best(self) -> None:
         """Take the best score from beside the best policy: it may have been found after the checkpoint."""
@@ -298,7 +346,7 @@ class Learner:
 
 _COUNTERS = (
     *("steps", "updates", "forgiven", "published_at", "version", "best_version"),
-    *("wall_s", "wall_offset_s", "started", "overruns"),
+    *("wall_s", "wall_offset_s", "started", "overruns", "rows"),
 )
 
 

@@ -41,6 +41,8 @@ SUMMARY_DTYPE = np.dtype([("size", "<u4"), ("data", "u1", (4092,))])
 CELLS = {
     "paused": "int64",
     "shutdown": "int64",
+    "hold": "int64",
+    "welcomed": "int64",
     "control_beat": "float64",
 }
 
@@ -55,6 +57,7 @@ class SharedOutlet:
     summaries: RowRing
     weights: Register
     state: Register
+    link: Register
     block: ControlBlock
 
     @classmethod
@@ -89,6 +92,7 @@ class SharedOutlet:
             summaries=RowRing(folder / "summaries", SUMMARY_DTYPE, SUMMARIES_CAPACITY, create=create),
             weights=Register(folder / "weights", WEIGHTS_CAPACITY, create=create),
             state=Register(folder / "state", STATE_CAPACITY, create=create),
+            link=Register(folder / "link", STATE_CAPACITY, create=create),
             block=ControlBlock(folder / "block", CELLS, create=create),
         )
 
@@ -146,9 +150,18 @@ class SharedOutlet:
         entry = self.state.read()
         return entry[1].decode(errors="replace") if entry else "starting"
 
+    def put_link(self, text: str) -> None:
+        """Say how the way to the trainer stands."""
+        self.link.write(self.link.version() + 1, text.encode()[:STATE_CAPACITY])
+
+    def link_text(self) -> str:
+        """Return how the companion says that the way to the trainer stands."""
+        entry = self.link.read()
+        return entry[1].decode(errors="replace") if entry else "the companion is starting"
+
     def close(self, *, remove: bool) -> None:
         """Unmap the memory; ``remove`` deletes the files too, which either process may."""
-        for part in (self.rows, self.summaries, self.weights, self.state, self.block):
+        for part in (self.rows, self.summaries, self.weights, self.state, self.link, self.block):
             part.close()
         if remove:
             shutil.rmtree(self.folder, ignore_errors=True)

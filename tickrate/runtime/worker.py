@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from tickrate.errors import ConfigError, DeviceLost
 from tickrate.policy import Actor, Policy, State
 from tickrate.runtime.environments import Environment
 from tickrate.runtime.episode import EpisodeSummary, Outlet, end_of, plain_numbers
+from tickrate.runtime.outbox import OutboxConfig
 from tickrate.runtime.recorder import Recorder
 from tickrate.runtime.supervision import wait_for
 from tickrate.runtime.warmup import WarmupActor, WarmupConfig
 from tickrate.trees import Leaves
+from tickrate.wire.arrays import Compression
 
 EPISODES_PER_BOOT = 1_000_000
 """Episode numbers of one boot of a worker; the next boot begins at the next multiple, so none ever
@@ -59,8 +61,18 @@ class WorkerConfig:
     """Make the device safe and wait when no weights have come for this long, in seconds; 0 is off: a lost
     trainer alone never stops acting."""
 
+    outbox: OutboxConfig = field(default_factory=OutboxConfig)
+    """Where rows are kept until the trainer has them."""
+    compression: Compression = "auto"
+    """``auto``: rows that shrink by a fifth or more travel compressed (zlib, lossless), except on loopback.
+    ``always`` and ``never`` do not ask."""
+
     def __post_init__(self) -> None:
         """Refuse times that cannot be waited for."""
+        if self.compression not in get_args(Compression):
+            raise ConfigError(
+                f"compression is {self.compression!r}; it must be one of {get_args(Compression)}"
+            )
         if not 0.0 <= self.device_patience_s < np.inf:
             raise ConfigError(f"device_patience_s is {self.device_patience_s}: give seconds, 0 or more")
         if not 0.0 <= self.max_policy_age_s < np.inf:

@@ -19,7 +19,7 @@ import zenoh
 
 from tickrate.errors import HubUnreachable, WireError
 from tickrate.wire.carrier import ANY, Roster
-from tickrate.wire.mailbox import Mailbox
+from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Mailbox
 from tickrate.wire.messages import MAX_MESSAGE_BYTES
 
 _log = logging.getLogger(__name__)
@@ -115,10 +115,12 @@ class ZenohCarrier:
         except zenoh.ZError as error:
             raise WireError(f"cannot publish {len(payload)} bytes under {key!r}: {error}") from error
 
-    def subscribe(self, key: str, *, capacity: int, newest_only: bool = False) -> Mailbox:
+    def subscribe(
+        self, key: str, *, capacity: int, newest_only: bool = False, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> Mailbox:
         """Return a mailbox for what is published from now on. See `Carrier`."""
         self._check_open()
-        mailbox = Mailbox(capacity, newest_only=newest_only)
+        mailbox = Mailbox(capacity, newest_only=newest_only, max_bytes=max_bytes)
 
         def hand_over(sample: zenoh.Sample) -> None:
             mailbox.put(str(sample.key_expr), sample.payload.to_bytes())

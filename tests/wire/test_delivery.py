@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tickrate.wire.credits import CreditGranter, CreditSender, RowQueue
 
 ROW = np.dtype([("number", "<i8")])
