@@ -17,6 +17,7 @@ from tickrate.errors import Refused, RunFolderError, VersionMismatch
 from tickrate.runtime.companion import Companion, drain
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import Courier, Purpose
+from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.network import compression_for, open_carrier
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
@@ -26,6 +27,9 @@ from tickrate.runtime.weights_file import WeightsFile
 from tickrate.wire.carrier import Carrier
 
 _log = logging.getLogger(__name__)
+
+HANDOVER_PATIENCE_S = 15.0
+"""Seconds that the companion before this one gets to let go of the outbox."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,6 +51,10 @@ def main(arguments: Sequence[str]) -> int:
     with ExitStack() as cleanup:
         # Of a killed worker nobody else would remove the memory.
         cleanup.callback(lambda: outlet.close(remove=control_ended.is_set()))
+        # The companion of a killed predecessor still delivers; it hands the outbox over when it is wanted.
+        lock = cleanup.enter_context(
+            LockFile(place.outbox_lock, f"the outbox of {options.name!r}", patience_s=HANDOVER_PATIENCE_S)
+        )
         outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox)
         cleanup.callback(outbox.close)
         carrier = cleanup.enter_context(open_carrier(experiment.network))
@@ -55,7 +63,9 @@ def main(arguments: Sequence[str]) -> int:
         if (kept := weights.read()) is not None:
             outlet.weights.write(*kept)
         try:
-            Companion(outlet, outbox, courier, options.run, weights.keep).run(control_ended)
+            Companion(outlet, outbox, courier, options.run, weights.keep, lambda: "").run(
+                control_ended, lambda: lock.wanted
+            )
         except (Refused, VersionMismatch) as error:
             print(error, flush=True)
             return 2
@@ -78,6 +88,9 @@ def drain_outbox(
             f"{place.path} holds no outbox: start --drain in the folder, and with the --name, of the worker"
         ) from None
     with ExitStack() as cleanup:
+        cleanup.enter_context(
+            LockFile(place.outbox_lock, f"the outbox of {name!r}", patience_s=HANDOVER_PATIENCE_S)
+        )
         outbox = Outbox(place.path, contract.schema(), experiment.worker.outbox)
         cleanup.callback(outbox.close)
         if outbox.pending == 0:

@@ -63,8 +63,12 @@ class Companion:
         for note in outbox.notes:
             _log.warning("%s", note)
 
-    def run(self, control_ended: threading.Event) -> None:
+    def run(self, control_ended: threading.Event, hand_over: Callable[[], bool] = lambda: False) -> None:
         """Carry until the control process has ended and all is delivered (or nobody takes it any more).
+
+        Args:
+            control_ended: set when the control process has gone, for whatever reason.
+            hand_over: tells, once it has, whether a successor waits for the outbox: what is left is its to deliver.
 
         Raises:
             Refused, VersionMismatch: if the trainer takes nothing from this worker. The rows are safe.
@@ -90,6 +94,8 @@ class Companion:
                     deadline = min(deadline, clock.now() + DRAIN_PATIENCE_S)
                     left = self._outlet.rows.pending() + (not self._courier.delivered)
                     if left == 0 or clock.now() > deadline:
+                        break
+                    if self._outlet.rows.pending() == 0 and hand_over():
                         break
                 if not self._courier.busy:
                     clock.sleep(POLL_S)
