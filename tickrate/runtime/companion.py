@@ -68,7 +68,7 @@ class Companion:
 
         Args:
             control_ended: set when the control process has gone, for whatever reason.
-            hand_over: tells, once it has, whether a successor waits for the outbox: what is left is its to deliver.
+            hand_over: tells, once it has, whether a successor waits for the outbox.
 
         Raises:
             Refused, VersionMismatch: if the trainer takes nothing from this worker. The rows are safe.
