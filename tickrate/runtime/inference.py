@@ -76,11 +76,12 @@ class InferenceServer:
         while len(self._states) > MAX_SESSIONS:
             self._states.popitem(last=False)
         actions = np.asarray(actions)
+        given = actions.shape
         if actions.ndim == len(self._shape) + 1:
             actions = actions[:, None]
         if actions.ndim != len(self._shape) + 2 or actions.shape[2:] != self._shape or len(actions) != 1:
             raise PolicyMismatch(
-                f"the actor returned actions of shape {actions.shape} for an action space of {self._shape}"
+                f"the actor returned actions of shape {given} for an action space of {self._shape}"
             )
         version = int(extras[POLICY_VERSION][0]) if POLICY_VERSION in extras else self.version
         return self._format.answer(asked, version, ready=True, actions=actions[0])

@@ -147,7 +147,7 @@ class RemoteActor:
             actions = answer.actions.astype(self._dtype)
             self._fallback.chosen(actions[-1])
             return self._shaped(actions), state, marks(self.version, fallback=False)
-        if not self._ready and self._warmup is not None:
+        if not was_ready and self._warmup is not None:
             action, self._warm_state, _ = self._warmup.act(observation, self._warm_state)
             chunk = np.repeat(action, self._horizon, axis=0)
             return self._shaped(chunk), state, marks(0, fallback=False)
