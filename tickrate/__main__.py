@@ -25,6 +25,7 @@ ROLES: dict[str, str] = {
     "worker": "tickrate.cli.worker:main",
     "companion": "tickrate.cli.companion:main",
     "trainer": "tickrate.cli.trainer:main",
+    "infer": "tickrate.cli.infer:main",
     "game": "tickrate.cli.game:main",
 }
 """Subcommands that `train` starts for itself, one process each."""

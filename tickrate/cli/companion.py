@@ -14,7 +14,7 @@ from pathlib import Path
 from tickrate.cli.role import begin_log
 from tickrate.config.experiment import Experiment, load_experiment
 from tickrate.errors import Refused, RunFolderError, VersionMismatch
-from tickrate.runtime.companion import Companion, drain
+from tickrate.runtime.companion import POLL_S, Companion, drain
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import Courier, Purpose
 from tickrate.runtime.lock_file import LockFile
@@ -28,6 +28,8 @@ from tickrate.wire.carrier import Carrier
 
 _log = logging.getLogger(__name__)
 
+INFERENCE_POLL_S = 0.0005
+"""A worker waits for each answer of remote inference: its companion looks twice a millisecond."""
 HANDOVER_PATIENCE_S = 15.0
 """Seconds that the companion before this one gets to let go of the outbox."""
 
@@ -58,14 +60,16 @@ def main(arguments: Sequence[str]) -> int:
         outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox)
         cleanup.callback(outbox.close)
         carrier = cleanup.enter_context(open_carrier(experiment.network))
-        courier = _courier(experiment, outbox, outlet.contract, options.run, options.name, "train", carrier)
+        courier = _courier(
+            experiment, outbox, outlet.contract, options.run, options.name, experiment.worker.purpose, carrier
+        )
         weights = WeightsFile(place.policy, outbox.life)
         if (kept := weights.read()) is not None:
             outlet.weights.write(*kept)
         try:
-            Companion(outlet, outbox, courier, options.run, weights.keep, lambda: "").run(
-                control_ended, lambda: lock.wanted
-            )
+            poll_s = INFERENCE_POLL_S if experiment.worker.remote.enabled else POLL_S
+            companion = Companion(outlet, outbox, courier, options.run, weights.keep, poll_s=poll_s)
+            companion.run(control_ended, lambda: lock.wanted)
         except (Refused, VersionMismatch) as error:
             print(error, flush=True)
             return 2

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
             ledger,
             build,
             assembling.draw_pictures,
-            synchronous=False,
+            synchronous=experiment.worker.synchronous_steps > 0,
             lag_alarm_s=experiment.trainer.policy_lag_alarm_s,
         )
         trainer.run(stop, end_when_finished=not launched)

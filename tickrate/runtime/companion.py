@@ -43,6 +43,7 @@ class Companion:
         run: name of the run.
         keep_weights: called with each new policy and the run's life, to have it at the next start.
         diagnose: says why the hub is not reached.
+        poll_s: pause between two looks when there is nothing to send; short for remote inference.
     """
 
     def __init__(
@@ -53,12 +54,13 @@ class Companion:
         run: str,
         keep_weights: Callable[[messages.Weights, int], None] = lambda weights, life: None,
         diagnose: Callable[[], str] = lambda: "",
+        *,
+        poll_s: float = POLL_S,
     ) -> None:
         self._outlet, self._outbox, self._courier, self._run = outlet, outbox, courier, run
-        self._keep_weights, self._diagnose = keep_weights, diagnose
+        self._keep_weights, self._diagnose, self._poll_s = keep_weights, diagnose, poll_s
         self._next_status = 0.0
-        self._rows_sent_at_end = False
-        self._committing = threading.Event()
+        self._asked = outlet.inference.version()
         self._failure: Exception | None = None
         for note in outbox.notes:
             _log.warning("%s", note)
@@ -98,7 +100,7 @@ class Companion:
                     if self._outlet.rows.pending() == 0 and hand_over():
                         break
                 if not self._courier.busy:
-                    clock.sleep(POLL_S)
+                    clock.sleep(self._poll_s)
             if refusal is not None:
                 control_ended.wait(DRAIN_PATIENCE_S)  # its last rows belong into the outbox
         finally:
@@ -153,6 +155,10 @@ class Companion:
                 )
             )
         outlet.block.set("hold", int(self._outbox.full))
+        asked = outlet.inference.version()
+        if asked > self._asked and (request := outlet.inference.read()) is not None:
+            self._asked = asked
+            self._courier.ask(*request)
         self._obey(self._courier.step())
         now = clock.now()
         if now >= self._next_status:
@@ -171,6 +177,8 @@ class Companion:
         if weights is not None and weights.version > outlet.weights.version():
             outlet.weights.write(weights.version, weights.payload)
             self._keep_weights(weights, self._outbox.life)
+        for answer in heard.answers[-1:]:
+            outlet.answer.write(outlet.answer.version() + 1, answer.actions)
         block.set("welcomed", int(self._courier.welcomed))
 
     def _condition(self, now: float) -> tuple[str, str]:

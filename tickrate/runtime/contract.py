@@ -72,6 +72,8 @@ class EnvironmentContract:
         for path, space in self.leaf_spaces.items():
             if space != other.leaf_spaces[path]:
                 return f"leaf {path!r} is {space} here and {other.leaf_spaces[path]} there"
+        if self.checksum != other.checksum:
+            return f"worker.checksum is {self.checksum} here and {other.checksum} there"
         if self.action_space != other.action_space:
             return f"the action space is {self.action_space} here and {other.action_space} there"
         if not math.isclose(self.period_s, other.period_s, rel_tol=1e-6):

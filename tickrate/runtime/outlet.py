@@ -139,7 +139,12 @@ class SharedOutlet:
     def orders(self) -> Orders:
         """Return the orders that the companion passed on."""
         self.block.set("control_beat", clock.now())
-        return Orders(paused=bool(self.block.get("paused")), shutdown=bool(self.block.get("shutdown")))
+        block = self.block
+        return Orders(
+            paused=bool(block.get("paused")),
+            shutdown=bool(block.get("shutdown")),
+            hold="the outbox is full" if block.get("hold") else "",
+        )
 
     # --- the companion's side
     # ----------------------------------------------------------------------------------
@@ -169,7 +174,16 @@ class SharedOutlet:
 
     def close(self, *, remove: bool) -> None:
         """Unmap the memory; ``remove`` deletes the files too, which either process may."""
-        parts = (self.rows, self.summaries, self.weights, self.state, self.link, self.block, self.inference, self.answer)
+        parts = (
+            self.rows,
+            self.summaries,
+            self.weights,
+            self.state,
+            self.link,
+            self.block,
+            self.inference,
+            self.answer,
+        )
         for part in parts:
             part.close()
         if remove:

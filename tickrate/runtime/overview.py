@@ -74,6 +74,8 @@ def _worker(peer: Peer, newest_version: int, lag_alarm_s: float, now: float) -> 
         alarms.append(f"acts with a policy {age:.0f} s old (alarm at {lag_alarm_s:g} s)")
     if receiver.lost:
         alarms.append(f"{receiver.lost} rows were dropped before they could be delivered")
+    if peer.different:
+        alarms.append(f"{peer.different} transitions differ from what the worker saw")
     return {
         "name": peer.name,
         "host": peer.hello.host,
@@ -91,6 +93,8 @@ def _worker(peer: Peer, newest_version: int, lag_alarm_s: float, now: float) -> 
         "rows_lost": receiver.lost,
         "rows_repeated": receiver.repeated,
         "rows_waiting": waiting_rows,
+        "checksums_equal": peer.proved,
+        "checksums_different": peer.different,
         "outbox_rows": metrics.get("worker/outbox_rows"),
         "outbox_bytes": metrics.get("worker/outbox_bytes"),
         "acknowledgement_age_s": _plain(now - peer.stored_at) if waiting_rows else 0.0,
