@@ -14,7 +14,7 @@ TickrateError
         VersionMismatch                     the two sides speak different protocol versions
         HubUnreachable (ConnectionError)    nothing answers at the hub's address
             NotAHub                             something answers there, but no hub
-        CredentialsError (ValueError)       a keys folder or credentials file that is missing or cannot be used
+        CredentialsError (ValueError)       a keys folder or credentials file that cannot be used
         JoinRefused (PermissionError)       a hub is there, and the two do not accept each other
             CertificateExpired                  its certificate or ours is out of date; tells the date
             EncryptionMismatch                  one side speaks TLS, the other does not
