@@ -114,18 +114,19 @@ class KeysFolder:
         """
         check_name(name)
         role = role or ("trainer" if name == "trainer" else "worker")
-        if name == HUB or (name == "trainer" and role != "trainer"):
-            raise CredentialsError(f"the name {name!r} is kept for the {name}; choose another for a {role}")
+        kept = name.casefold()
+        if kept == HUB or (kept == "trainer" and (name != kept or role != kept)):
+            raise CredentialsError(f"the name {name!r} is kept for the {kept}; choose another for a {role}")
         file = file or self.path / f"{name}{SUFFIX}"
         with changing(self.path):
             registry = self._read()
-            for entry in registry.living(name):
-                if not renew:
-                    raise CredentialsError(
-                        f"{entry.name!r} may join already, with {self.path / (entry.name + SUFFIX)}; --renew "
-                        f"makes a new file in its place, tickrate keys revoke {entry.name} shuts it out"
-                    )
-                entry.revoked_at = wall_time()
+            before = registry.living(name)
+            if before and not renew:
+                raise CredentialsError(
+                    f"{before[0].name!r} may join already; --renew makes a new file in place of the one "
+                    f"given out, and tickrate keys revoke {before[0].name} shuts it out"
+                )
+            registry.shut_out(before)
             pair = certificates.make_certificate(self._authority(), name, days, use="role")
             password = secrets.token_urlsafe(24)
             registry.names.append(_entry(name, role, pair, password))
@@ -156,8 +157,7 @@ class KeysFolder:
                     f"no {name!r} among the names that may join: {', '.join(names) or 'none'}."
                     + suggest(name, names)
                 )
-            for entry in found:
-                entry.revoked_at = wall_time()
+            registry.shut_out(found)
             registry.write(self._registry_file)
         (self.path / f"{name}{SUFFIX}").unlink(missing_ok=True)
 
@@ -181,16 +181,16 @@ class KeysFolder:
         write_private(self.passwords_file, "".join(f"{entry.name}:{entry.password}\n" for entry in entries))
         return self.passwords_file
 
-    def state(self) -> tuple[object, ...]:
-        """Return something that is different after every change a hub must follow."""
-        seen: list[object] = []
-        for file in (self._registry_file, *self._hub_files):
-            try:
-                stat = file.stat()
-                seen.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-            except OSError:
-                seen.append(None)
-        return tuple(seen)
+    def state(self) -> tuple[int, ...] | None:
+        """Return something that is different after every change; None while the folder cannot be read.
+
+        The registry is written last of all files, so that whoever looks at it finds the others complete.
+        """
+        try:
+            stat = self._registry_file.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     @property
     def passwords_file(self) -> Path:
@@ -217,9 +217,7 @@ class KeysFolder:
             hosts = certificates.hosts_of(self._read_file(certificate_file))
         everyone = list(dict.fromkeys([*hosts, *_LOOPBACK]))
         pair = certificates.make_certificate(authority, HUB, days, use="hub", hosts=everyone)
-        for entry in registry.names:
-            if entry.role == HUB and entry.live:
-                entry.revoked_at = wall_time()
+        registry.shut_out(registry.living(HUB))
         registry.names.append(_entry(HUB, HUB, pair, ""))
         write_private(self._authority_key, authority.private_key)
         write_private(ca_file, authority.certificate)

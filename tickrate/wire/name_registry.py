@@ -1,4 +1,4 @@
-"""The registry of names in a keys folder: who was given which certificate, until when, and who was shut out."""
+"""The registry of names in a keys folder: who holds which certificate, until when, and who was shut out."""
 
 from __future__ import annotations
 
@@ -81,6 +81,12 @@ class Registry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def write(self, file: Path) -> None:
         """Write the file, whole or not at all."""
         write_private(file, msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n")
+
+    def shut_out(self, entries: list[Entry]) -> None:
+        """Revoke these entries now."""
+        for entry in entries:
+            entry.revoked_at = wall_time()
+            entry.password = ""
 
     def living(self, name: str) -> list[Entry]:
         """Return the live entries of a name; upper and lower case are not told apart, as in file names."""
