@@ -13,12 +13,12 @@ from pathlib import Path
 
 from tickrate.cli.role import begin_log
 from tickrate.config.experiment import Experiment, load_experiment
-from tickrate.errors import Refused, RunFolderError, VersionMismatch
+from tickrate.errors import RunFolderError, WireError
 from tickrate.runtime.companion import POLL_S, Companion, drain
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import Courier, Purpose
 from tickrate.runtime.lock_file import LockFile
-from tickrate.runtime.network import compression_for, open_carrier
+from tickrate.runtime.network import HubWatch, compression_for, open_carrier
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.run_folder import RunFolder, WorkerFolder
@@ -68,9 +68,12 @@ def main(arguments: Sequence[str]) -> int:
             outlet.weights.write(*kept)
         try:
             poll_s = INFERENCE_POLL_S if experiment.worker.remote.enabled else POLL_S
-            companion = Companion(outlet, outbox, courier, options.run, weights.keep, poll_s=poll_s)
+            watch = cleanup.enter_context(HubWatch(experiment.network, carrier))
+            companion = Companion(
+                outlet, outbox, courier, options.run, weights.keep, watch.reason, poll_s=poll_s
+            )
             companion.run(control_ended, lambda: lock.wanted)
-        except (Refused, VersionMismatch) as error:
+        except WireError as error:
             print(error, flush=True)
             return 2
     return 0
@@ -102,7 +105,8 @@ def drain_outbox(
             return 0
         carrier = cleanup.enter_context(open_carrier(experiment.network))
         courier = _courier(experiment, outbox, contract, folder.wire_name, name, "drain", carrier)
-        done = drain(outbox, courier, stop, lambda text: _log.info("%s", text))
+        watch = cleanup.enter_context(HubWatch(experiment.network, carrier))
+        done = drain(outbox, courier, stop, lambda text: _log.info("%s %s", text, watch.reason()))
         _log.info("all delivered" if done else f"{outbox.pending} rows are still undelivered")
         return 0 if done else 1
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tickrate import clock
 from tickrate.cli import assembling
-from tickrate.cli.keys import Keys
+from tickrate.cli.keyboard import Keys
 from tickrate.cli.live import View, best_lap, clock_text, make_view
 from tickrate.config.experiment import Experiment
 from tickrate.runtime.contract import EnvironmentContract

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from tickrate import clock
-from tickrate.errors import RecordError, Refused, VersionMismatch
+from tickrate.errors import RecordError, WireError
 from tickrate.runtime.courier import Courier, Heard
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
@@ -73,7 +73,9 @@ class Companion:
             hand_over: tells, once it has, whether a successor waits for the outbox.
 
         Raises:
-            Refused, VersionMismatch: if the trainer takes nothing from this worker. The rows are safe.
+            WireError: if hub or trainer refuse this worker (`Refused`, `VersionMismatch`, `JoinRefused`,
+            ...). The
+                rows are safe.
             RecordError, OSError: if rows cannot be committed.
         """
         stop = threading.Event()
@@ -86,7 +88,7 @@ class Companion:
                 ended = control_ended.is_set()  # asked before the step, so that the step sees its last words
                 try:
                     self.step()
-                except (Refused, VersionMismatch) as error:
+                except WireError as error:
                     refusal = error
                     self._outlet.block.set("shutdown", 1)
                     break

@@ -39,6 +39,7 @@ class Trainer:
         finish: called with the learner at each checkpoint and at the end (pictures).
         synchronous: hand out a policy whenever all due updates are made: workers wait for it.
         lag_alarm_s: policy lag of a worker that raises the alarm, in seconds.
+        diagnose: says why the hub is not reached; raises if it never will be.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class Trainer:
         *,
         synchronous: bool = False,
         lag_alarm_s: float = 30.0,
+        diagnose: Callable[[], str] = lambda: "",
     ) -> None:
         self._carrier, self._run, self._build, self._finish = carrier, run, build, finish
         self._synchronous, self._lag_alarm_s = synchronous, lag_alarm_s
+        self._diagnose = diagnose
         self._boot = messages.new_boot()
         self._sequence = 0
         self._newest: bytes | None = None
@@ -116,6 +119,7 @@ class Trainer:
 
     def _wait_for_worker(self, since: float) -> None:
         self.reception.receive(IDLE_WAIT_S)
+        why = self._diagnose()
         now = clock.now()
         waited = now - since
         if now >= self._next_status:
@@ -123,7 +127,7 @@ class Trainer:
             self._status("waiting", f"for the first worker, {waited:.0f} s so far")
         if now >= self._next_log:
             self._next_log = now + REMIND_EVERY_S
-            hub = "the hub is reached" if self._carrier.connected else "the hub is not reached yet"
+            hub = "the hub is reached" if self._carrier.connected else f"no hub: {why or 'dialling'}"
             _log.info("waiting for the first worker of run %r, %.0f s so far; %s", self._run, waited, hub)
 
     def _open(self, contract: EnvironmentContract) -> Learner:
