@@ -113,8 +113,8 @@ def name_of(network: NetworkConfig, wanted: str | None) -> str | None:
         return wanted if key is None else key.name
     if wanted != key.name:
         raise ConfigError(
-            f"--name is {wanted!r}, but the credentials {network.key} are those of {key.name!r}: a name speaks "
-            f"only for itself. Leave --name out, or run  tickrate keys add {wanted}"
+            f"--name is {wanted!r}, but the credentials {network.key} are those of {key.name!r}: a name "
+            f"speaks only for itself. Leave --name out, or run  tickrate keys add {wanted}"
         )
     return wanted
 
