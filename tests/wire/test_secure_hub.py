@@ -241,7 +241,7 @@ def test_a_hub_starts_with_whole_and_valid_keys_only(tmp_path):
     with pytest.raises(CertificateExpired, match=r"hub's certificate .* expired on .*keys init --renew"):
         ZenohHub(keys=keys)
     (keys.path / "hub.crt").write_text("no certificate", encoding="utf-8")
-    with pytest.raises(CredentialsError, match="a certificate in .* is damaged"):
+    with pytest.raises(CredentialsError, match=r"a certificate in .* is damaged"):
         ZenohHub(keys=keys)
     (keys.path / "hub.crt").unlink()
     with pytest.raises(CredentialsError, match=r"cannot read .*hub\.crt"):
