@@ -13,6 +13,7 @@ import zenoh
 from tickrate import clock
 from tickrate.errors import CertificateExpired, CredentialsError, WireError
 from tickrate.wire import certificates
+from tickrate.wire.carrier import ANY, Roster, make_key
 from tickrate.wire.keys_folder import HubFiles, KeysFolder
 from tickrate.wire.port_holder import why_not
 from tickrate.wire.zenoh_settings import LOOPBACK, Address, closer, make_config, router_settings, within
@@ -34,6 +35,12 @@ class ZenohHub:
         keys: who may join; everything is encrypted then. Names that are added or revoked while the hub runs
             are let in or cut off within about a second. For that all connections are cut for a moment and
             mend themselves, because a router reads its rules once.
+        see_presence: keep ``roster`` up to date.
+
+    Attributes:
+        endpoint: the address, ``tcp/HOST:PORT`` or ``tls/HOST:PORT``.
+        reopened: how often changed keys have been taken up.
+        roster: who is present, in all runs; a new, empty one whenever the hub reopens.
 
     Raises:
         WireError: if the address is not loopback and there are no keys, or it cannot be listened on; tells
@@ -41,7 +48,14 @@ class ZenohHub:
         CertificateExpired: if the hub's own certificate is out of date.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, keys: KeysFolder | None = None) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keys: KeysFolder | None = None,
+        *,
+        see_presence: bool = False,
+    ) -> None:
         if host not in LOOPBACK and keys is None:
             raise WireError(
                 f"without keys the hub listens on loopback only, not on {host!r}: nothing would tell friend "
@@ -50,9 +64,14 @@ class ZenohHub:
             )
         self._keys = keys
         self._seen = keys.state() if keys else None
-        self._session, self._address = _listen(Address("tls" if keys else "tcp", host, port), keys)
+        session, self._address = _listen(Address("tls" if keys else "tcp", host, port), keys)
+        self._session: zenoh.Session | None = session
         self.endpoint = str(self._address)
         self.reopened = 0
+        self.roster = Roster()
+        self._see_presence = see_presence
+        self._subscriber: object = None  # lives as long as somebody holds it
+        self._look_around(session)
         self._closed = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -60,6 +79,7 @@ class ZenohHub:
             # Not a daemon: cut off inside Zenoh at the interpreter's end it would abort the process.
             self._thread = threading.Thread(target=self._follow_keys, args=(keys,), name="tickrate-hub-keys")
             self._thread.start()
+        if keys is not None or see_presence:
             closer.add(self)
 
     def close(self) -> None:
@@ -92,12 +112,24 @@ class ZenohHub:
             within(self._session.close, CLOSE_TIMEOUT_S, f"closing the hub at {self.endpoint} for new keys")
             self._session = None
         self._session = _open(self._address, keys, files)
+        self._look_around(self._session)
         self.reopened += 1
         _log.info(
             "the keys changed: %d names may join; the door was shut for %.0f ms",
             len(files.entries),
             1000 * (clock.now() - begin),
         )
+
+    def _look_around(self, session: zenoh.Session) -> None:
+        if not self._see_presence:
+            return
+        self.roster = roster = Roster()
+
+        def note(sample: zenoh.Sample) -> None:
+            roster.update(str(sample.key_expr), present=sample.kind == zenoh.SampleKind.PUT)
+
+        key = make_key(ANY, "present", ANY)
+        self._subscriber = session.liveliness().declare_subscriber(key, note, history=True)
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +140,7 @@ class ZenohHub:
         self.close()
 
 
-def _listen(wanted: Address, keys: KeysFolder | None) -> tuple[zenoh.Session | None, Address]:
+def _listen(wanted: Address, keys: KeysFolder | None) -> tuple[zenoh.Session, Address]:
     """Open a router. A port of 0 is chosen here, because a router does not tell which one it took."""
     files = _checked(keys, starting=True) if keys is not None else None
     attempts = 1 if wanted.port else 10  # another program may take a chosen port before the router has it

@@ -8,6 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import zenoh
@@ -142,6 +143,29 @@ def router_settings(address: Address, files: HubFiles | None, passwords_file: st
         settings["transport/auth/usrpwd"] = {"dictionary_file": passwords_file}
         settings["access_control"] = access_rules(files.entries)
     return settings
+
+
+def standalone_router_config(address: Address, files: HubFiles, folder: Path, passwords_file: Path) -> str:
+    """Return a JSON5 configuration with which ``zenohd`` serves in place of our hub, under the same rules."""
+    settings = COMMON | router_settings(address, files, str(passwords_file.resolve()))
+    settings["transport/link/tls"] = {
+        "enable_mtls": True,
+        "close_link_on_expiration": True,
+        "root_ca_certificate": str((folder / "ca.crt").resolve()),
+        "listen_certificate": str((folder / "hub.crt").resolve()),
+        "listen_private_key": str((folder / "hub.key").resolve()),
+    }
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        *outer, last = key.split("/")
+        place = nested
+        for part in outer:
+            place = place.setdefault(part, {})
+        if isinstance(place.get(last), dict):
+            place[last].update(value)
+        else:
+            place[last] = value
+    return json.dumps(nested, indent=2)
 
 
 def _base64(text: str) -> str:
