@@ -174,7 +174,7 @@ def _run_serial(
     with ExitStack() as cleanup:
         # The environment comes first: one that cannot be made leaves no run folder behind.
         environment = cleanup.enter_context(closing(open_environment(experiment.environment)))
-        contract = EnvironmentContract.of(environment)
+        contract = EnvironmentContract.of(environment, checksum=experiment.worker.checksum)
         folder = assembling.prepare_folder(experiment, on_existing)
         _announce(console, experiment, folder)
         assembling.load_algorithm(experiment)
