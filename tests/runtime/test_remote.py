@@ -11,6 +11,7 @@ from tickrate import clock
 from tickrate.data.schema import Flag
 from tickrate.errors import ConfigError, MessageError, PolicyMismatch
 from tickrate.runtime.actors import make_policy
+from tickrate.runtime.chunks import ChunkConfig
 from tickrate.runtime.inference import InferenceServer
 from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.remote import RemoteConfig
@@ -78,10 +79,10 @@ class TickingEnvironment(ScriptedEnvironment):
         return super().step(action)
 
 
-def make(line, outlet, env, *, purpose="test", remote=None, **options):
+def make(line, outlet, env, *, purpose="test", remote=None, evaluation=OFF, **options):
     settings = {"deadline_s": 0.02, "lost_after_s": 100.0} | (remote or {})
     config = WorkerConfig(
-        purpose=purpose, evaluation=OFF, remote=RemoteConfig(enabled=True, **settings), **options
+        purpose=purpose, evaluation=evaluation, remote=RemoteConfig(enabled=True, **settings), **options
     )
     return ControlLoop(env, SCHEMA, outlet, config, link=line)
 
@@ -151,6 +152,28 @@ def test_after_too_long_a_silence_the_device_is_safe_and_the_episode_is_cut_unti
     assert not any(fallbacks(outlet.rows[first.steps + 1 :]))
 
 
+def test_a_long_reset_is_no_silence_of_the_server(line):
+    def on_step(number):
+        line.frozen = number == 2  # the question of the first episode's last step is not answered
+
+    def on_reset(number):
+        line.now += 5.0
+
+    outlet = RecordingOutlet(stop_after_episodes=2)
+    env = TickingEnvironment(4, line=line, on_step=on_step, on_reset=on_reset)
+    make(line, outlet, env, remote={"lost_after_s": 1.0}).run()
+    assert fallbacks(outlet.rows) == [False] * 3 + [True] + [False] * 4
+    assert env.events.count("reset") == 2
+
+
+def test_a_remote_expert_neither_evaluates_nor_learns(line):
+    outlet = RecordingOutlet(stop_after_episodes=3)
+    env = TickingEnvironment(2, line=line)
+    make(line, outlet, env, purpose="expert", evaluation=EvaluationConfig(every_steps=1)).run()
+    assert [summary.evaluation for summary in outlet.summaries] == [False] * 3
+    assert [summary.policy_version for summary in outlet.summaries] == [1] * 3
+
+
 def test_a_training_worker_warms_up_until_the_server_has_a_policy_and_waits_for_nobody(line):
     line.server = make_server(version=0)
 
@@ -189,6 +212,24 @@ def test_who_has_no_warm_up_waits_with_the_device_safe_until_somebody_answers(li
     make(line, outlet, env).run()
     assert env.events == ["stop", "reset", "step", "step", "stop"]
     assert not any(fallbacks(outlet.rows))
+
+
+def test_chunks_from_a_remote_actor_bridge_its_silence(line):
+    """Chunks of two, asked for at every step: one silent step is bridged by the second action of the last."""
+    line.server = InferenceServer(lambda weights: Recurrent(), CONTRACT, needs_weights=False)
+
+    def on_step(number):
+        line.frozen = number in (2, 3)  # the questions of steps 3 and 4 are not answered
+
+    outlet = RecordingOutlet(stop_after_episodes=1)
+    env = TickingEnvironment(7, line=line, on_step=on_step)
+    chunks = ChunkConfig(horizon=2, threshold=1.0, background=False)
+    make(line, outlet, env, chunks=chunks, purpose="expert").run()
+    # A chunk is (0.1 n, 0), n being the inferences of the episode so far; after its second action: hold it.
+    np.testing.assert_allclose(env.actions, [0.0, 0.1, 0.2, 0.0, 0.0, 0.3, 0.4], atol=1e-6)
+    assert fallbacks(outlet.rows) == [False] * 4 + [True] + [False] * 2
+    expert = int(Flag.EXPERT)
+    assert all(row["flags"] & expert for row in outlet.rows)
 
 
 def test_a_live_step_cannot_wait_longer_than_it_lasts(line):
