@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
             ledger,
             build,
             assembling.draw_pictures,
-            synchronous=experiment.worker.synchronous_steps > 0,
+            synchronous_steps=experiment.worker.synchronous_steps,
             diagnose=watch.reason,
             lag_alarm_s=experiment.trainer.policy_lag_alarm_s,
         )
