@@ -297,6 +297,8 @@ def test_a_key_and_a_plain_address_do_not_go_together(keys):
         ZenohCarrier("tcp/127.0.0.1:7447", 0.1, key(keys, "w0"))
     with pytest.raises(CredentialsError, match=r"needs credentials.*tickrate keys add"):
         ZenohCarrier("tls/127.0.0.1:7447", 0.1)
+    with pytest.raises(WireError, match=r"tls/\[::1\]:7447: .*by a host name"):
+        ZenohCarrier("tls/[::1]:7447", 0.1, key(keys, "w0"))
 
 
 # --- Roles that start before the hub, and hubs that are killed ---
