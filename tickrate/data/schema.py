@@ -95,10 +95,9 @@ class RecordSchema:
         stacked = [field.name for field in (self.action, *self.extras) if field.stack > 1]
         if stacked:
             raise RecordError(f"only observation leaves can be stacked, not {stacked}")
-        if self.row_dtype.itemsize > MAX_ROW_BYTES:
-            raise RecordError(
-                f"a row of {self.row_dtype.itemsize} bytes is too large (at most {MAX_ROW_BYTES})"
-            )
+        size = sum(field.nbytes for field in self.columns.values())
+        if size > MAX_ROW_BYTES or self.row_dtype.itemsize > MAX_ROW_BYTES:
+            raise RecordError(f"a row of over {size} bytes is too large (at most {MAX_ROW_BYTES})")
 
     @classmethod
     def from_spaces(
@@ -215,7 +214,9 @@ class RecordSchema:
             body = json.loads(text)
             fields = {key: tuple(parsed(item) for item in body[key]) for key in ("observation", "extras")}
             return cls(fields["observation"], parsed(body["action"]), fields["extras"])
-        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        except RecordError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"this is no record schema: {type(error).__name__}: {error}") from error
 
     def digest(self) -> str:
