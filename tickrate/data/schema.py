@@ -24,7 +24,7 @@ from tickrate.data.fields import MAX_ROW_BYTES, Field, checked, described, field
 from tickrate.errors import RecordError
 from tickrate.trees import Leaves
 
-__all__ = ["FIXED_FIELDS", "MAX_JSON_BYTES", "Field", "Flag", "RecordSchema", "Rows"]
+__all__ = ["FIXED_FIELDS", "MAX_JSON_BYTES", "Field", "Flag", "RecordSchema", "Rows", "taken"]
 
 Rows = NDArray[np.void]
 """A structured array of rows, dtype `RecordSchema.row_dtype`, shape (n,)."""
@@ -352,3 +352,13 @@ class RecordSchema:
             )
         for path, array in stored.items():
             out[f"o/{path}"] = array
+
+
+def taken(rows: Rows, which: slice | NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
+    """Return a copy of some rows (contiguous, ``(n,)``), bytes between their fields included.
+
+    numpy copies field by field and leaves what lies between them as it was in memory: two copies of equal
+    rows would differ, and a file would hold bytes of something else.
+    """
+    raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
+    return raw[which].copy().reshape(-1).view(rows.dtype)
