@@ -169,13 +169,17 @@ class Replay:
         rows = self._checked(rows)
         evaluation = (rows["flags"] & Flag.EVALUATION) != 0
         new = np.ones(len(rows), np.bool_)
-        training = np.flatnonzero(~evaluation)
-        self.evaluation_rows += len(rows) - len(training)
+        kept = ~evaluation
+        if evaluation.any():
+            rows = taken(rows, kept)
+            self.evaluation_rows += len(new) - len(rows)
+        fresh = np.ones(len(rows), np.bool_)
         step = min(ADD_ROWS, self._capacity)
-        for begin in range(0, len(training), step):
-            part = training[begin : begin + step]
+        for begin in range(0, len(rows), step):
+            part = slice(begin, begin + step)
             with self._lock:
-                new[part] = self._store(taken(rows, part))
+                fresh[part] = self._store(rows[part])
+        new[kept] = fresh
         if self._sync:
             self._segment.flush()
         return new

@@ -361,4 +361,5 @@ def taken(rows: Rows, which: slice | NDArray[np.bool_] | NDArray[np.int64]) -> R
     rows would differ, and a file would hold bytes of something else.
     """
     raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
-    return raw[which].copy().reshape(-1).view(rows.dtype)
+    chosen = raw[which].copy() if isinstance(which, slice) else raw[which]
+    return chosen.reshape(-1).view(rows.dtype)

@@ -109,12 +109,12 @@ class Learner:
             unknown).
         """
         new = self.replay.add(rows)
-        return self._account(rows if new.all() else rows[new], clock_offset_s)
+        return self._account(_those(rows, new), clock_offset_s)
 
     def _account(self, rows: NDArray[Any], clock_offset_s: float = 0.0) -> tuple[int, float | None]:
         """Count rows that are in the replay."""
-        acted = rows[(rows["flags"] & Flag.FINAL) == 0]
-        training = acted[(acted["flags"] & Flag.EVALUATION) == 0]
+        acted = _those(rows, (rows["flags"] & Flag.FINAL) == 0)
+        training = _those(acted, (acted["flags"] & Flag.EVALUATION) == 0)
         self.limiter.add_steps(len(training))
         if len(acted):
             # A worker may still act with what an earlier life of this trainer handed out after its last
@@ -348,6 +348,11 @@ _COUNTERS = (
     *("steps", "updates", "forgiven", "published_at", "version", "best_version"),
     *("wall_s", "wall_offset_s", "started", "overruns", "rows"),
 )
+
+
+def _those(rows: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the chosen rows; all of them are not copied."""
+    return rows if which.all() else rows[which]
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
