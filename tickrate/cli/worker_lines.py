@@ -52,7 +52,8 @@ def _cells(worker: WorkerView) -> tuple[str, ...]:
 
 def outbox(worker: WorkerView) -> str:
     """Return how full the outbox of a worker is."""
-    size = "" if not worker.outbox_bytes else f", {worker.outbox_bytes / 1e6:.1f} MB"
+    large = worker.outbox_bytes is not None and worker.outbox_bytes >= 100_000
+    size = f", {(worker.outbox_bytes or 0) / 1e6:.1f} MB" if large else ""
     return f"{number(worker.outbox_rows, ',d')} rows{size}"
 
 

@@ -52,17 +52,17 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     """Rows stored, 1/s, over the last 5 s."""
     rows: int | None = None
-    """Rows stored since this trainer's start."""
+    """Rows stored since this trainer admitted this start of the worker."""
     steps: int | None = None
     """Transitions among them: the last row of an episode is none."""
     episodes: int | None = None
-    """Episode reports taken in since this trainer's start."""
+    """Episode reports taken in since then."""
     last_return: float | None = None
     """Return of its last episode."""
     rows_lost: int | None = None
-    """Rows that the outbox had dropped before they could be delivered, since this trainer's start."""
+    """Rows that the outbox had dropped before they could be delivered, since then."""
     rows_repeated: int | None = None
-    """Rows that came again and were left out."""
+    """Rows that came again and were left out, since then."""
     rows_waiting: int | None = None
     """Rows that are in its outbox and not stored yet, by its last ping."""
     rows_dropped: int | None = None

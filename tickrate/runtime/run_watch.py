@@ -109,7 +109,7 @@ class RunWatch:
         admitted = [] if trainer is None else trainer.overview.workers
         names = {worker.name for worker in admitted}
         others: list[WorkerView] = []
-        for (where, name), worker in self._workers.items():
+        for (where, name), worker in sorted(self._workers.items(), key=lambda item: item[0]):
             if where != run or name in names:
                 continue
             view = by_its_own_word(
