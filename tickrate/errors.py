@@ -13,8 +13,15 @@ TickrateError
         MessageError (ValueError)           bytes that are no message of this protocol
         VersionMismatch                     the two sides speak different protocol versions
         HubUnreachable (ConnectionError)    nothing answers at the hub's address
-        Refused                             the trainer takes nothing from this worker, or this trainer; says
-        why
+            NotAHub                             something answers there, but no hub
+        CredentialsError (ValueError)       a keys folder or credentials file that cannot be used
+        JoinRefused (PermissionError)       a hub is there, and the two do not accept each other
+            CertificateExpired                  its certificate or ours is out of date; tells the date
+            EncryptionMismatch                  one side speaks TLS, the other does not
+            NameRefused                         the hub does not know this name, or it was revoked
+            WrongAuthority                      the certificates come from different keys folders
+            WrongHostName                       the hub's certificate was made for other addresses
+        Refused                             the trainer takes nothing from this role; says why
     PolicyError (ValueError)            a policy artefact that cannot be used
         PolicyMismatch                      it was trained for another contract; names the leaf
     RecordError (ValueError)            stored records that are damaged or of another schema
@@ -84,6 +91,38 @@ class VersionMismatch(WireError):
 
 class HubUnreachable(WireError, ConnectionError):
     """Nothing answers at the hub's address."""
+
+
+class NotAHub(HubUnreachable):
+    """Something listens at the hub's address, but it does not answer as a hub."""
+
+
+class CredentialsError(WireError, ValueError):
+    """A keys folder or a credentials file that is missing, damaged, or does not allow what was asked."""
+
+
+class JoinRefused(WireError, PermissionError):
+    """A hub is there, and it refuses this side or is refused by it; each reason is a class of its own."""
+
+
+class CertificateExpired(JoinRefused):
+    """A certificate, the hub's or one's own, is out of date or not valid yet; the message tells the date."""
+
+
+class EncryptionMismatch(JoinRefused):
+    """One side speaks TLS and the other does not."""
+
+
+class NameRefused(JoinRefused):
+    """The certificates are right, but the hub does not know this name (any more)."""
+
+
+class WrongAuthority(JoinRefused):
+    """Hub and role hold certificates of different keys folders."""
+
+
+class WrongHostName(JoinRefused):
+    """The hub's certificate was made for other addresses than the one that was dialled."""
 
 
 class Refused(WireError):

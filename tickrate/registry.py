@@ -26,22 +26,26 @@ class EnvironmentEntry:
 
 @dataclass(frozen=True)
 class AlgorithmEntry:
-    """A learning algorithm.
+    """A learning algorithm: one of the package, or your own, named ``module:ENTRY`` in the experiment file.
 
     Attributes:
-        config: ``module:Class`` of its frozen configuration dataclass (a module without torch).
-        build: ``module:Class`` of the algorithm.
-        limit_threads: ``module:function`` that takes the number of threads its framework may use.
+        config: ``module:Class`` of its frozen configuration dataclass, which has at least a ``batch_size``. A
+            command that only reads the experiment imports that module: keep the framework out of it.
+        build: ``module:Class`` of the algorithm (`tickrate.algorithms.protocol.Algorithm`), made as
+            ``Class(config, leaf_spaces, action_space, seed=, period_s=, action_buffer_length=)``.
+        limit_threads: ``module:function`` that takes the number of threads its framework may use; empty where
+            there is nothing to limit.
         presets: class methods of the configuration that return a named recipe; the first is the default.
+            None: the configuration's own defaults.
         summary: one line for lists.
         used_only_with: options that do something only while another one, a switch, is on: option -> switch.
     """
 
     config: str
     build: str
-    limit_threads: str
-    presets: tuple[str, ...]
-    summary: str
+    limit_threads: str = ""
+    presets: tuple[str, ...] = ()
+    summary: str = ""
     used_only_with: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,12 +100,24 @@ def resolve(target: str) -> Any:
 
 
 def algorithm(name: str) -> AlgorithmEntry:
-    """Return the entry of an algorithm.
+    """Return the entry of an algorithm, given by its name or, of your own, as ``module:ENTRY``.
 
     Raises:
-        ConfigError: if there is none of that name; names the nearest.
+        ConfigError: if there is none of that name (names the nearest), or what stands there is no entry.
     """
+    if ":" in name:
+        entry = resolve(name)
+        if not isinstance(entry, AlgorithmEntry):
+            raise ConfigError(
+                f"the algorithm {name!r} is {entry!r}, not an AlgorithmEntry. Write in its module ENTRY = "
+                "tickrate.registry.AlgorithmEntry(config='my_module:MyConfig', build='my_module:Mine') "
+                "and give 'my_module:ENTRY'"
+            )
+        return entry
     if name not in ALGORITHMS:
         near = suggest(name, ALGORITHMS)
-        raise ConfigError(f"unknown algorithm {name!r}; there are {sorted(ALGORITHMS)}.{near}")
+        raise ConfigError(
+            f"unknown algorithm {name!r}; there are {sorted(ALGORITHMS)}.{near} "
+            "Your own is given as 'module:ENTRY'"
+        )
     return ALGORITHMS[name]

@@ -99,17 +99,19 @@ def test_alarms_name_silence_old_policies_and_lost_rows():
     quiet = peer("a", heard_at=90.0, policy=(10, 2.9))
     losing = peer("b", status=status("b", worker__dropped_rows=3.0))
     losing.receiver.lost = 2
+    losing.different = 1
     gone = peer("c", heard_at=0.0, status=status("c", state="stopped"), policy=(1, 99.0))
     state = read_overview(spoken(quiet, losing, gone))
     assert [(w.name, [a.kind for a in w.alarms]) for w in state.workers] == [
         ("a", ["silent"]),
-        ("b", ["dropped_rows"]),
+        ("b", ["dropped_rows", "different"]),
         ("c", []),
     ]
     assert [w.connected for w in state.workers] == [False, True, False]
     assert state.alarms == [
         "a: silent for 10 s",
         "b: 3 rows were dropped before they could be delivered",
+        "b: 1 transitions differ from what the worker saw",
     ]
 
 
@@ -165,9 +167,9 @@ def test_a_worker_that_the_trainer_does_not_know_is_shown_with_an_alarm(seen):
 
 
 def test_it_knows_whether_everybody_present_was_heard(seen):
-    seen.join("trainer")
-    seen.join("a")
-    assert seen.watch.present("r") == ["a", "trainer"]
+    for name in ("trainer", "a", "inference"):
+        seen.join(name)
+    assert seen.watch.present("r") == ["a", "inference", "trainer"]
     assert not seen.watch.complete("r")
     seen.say(status("a"))
     seen.watch.poll()

@@ -32,7 +32,8 @@ def load_algorithm(experiment: Experiment) -> None:
     """Import the algorithm and its framework, which takes seconds, and limit the framework's threads."""
     entry = registry.algorithm(experiment.algorithm.name)
     registry.resolve(entry.build)
-    registry.resolve(entry.limit_threads)(experiment.trainer.threads)
+    if entry.limit_threads:
+        registry.resolve(entry.limit_threads)(experiment.trainer.threads)
 
 
 def file_trackers(folder: RunFolder) -> Tracker:

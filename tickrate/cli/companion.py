@@ -13,11 +13,12 @@ from pathlib import Path
 
 from tickrate.cli.role import begin_log
 from tickrate.config.experiment import Experiment, load_experiment
-from tickrate.errors import Refused, RunFolderError, VersionMismatch
-from tickrate.runtime.companion import Companion, drain
+from tickrate.errors import RunFolderError, WireError
+from tickrate.runtime.companion import POLL_S, Companion, drain
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import Courier, Purpose
-from tickrate.runtime.network import compression_for, open_carrier
+from tickrate.runtime.lock_file import LockFile
+from tickrate.runtime.network import HubWatch, compression_for, open_carrier
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.run_folder import RunFolder, WorkerFolder
@@ -26,6 +27,11 @@ from tickrate.runtime.weights_file import WeightsFile
 from tickrate.wire.carrier import Carrier
 
 _log = logging.getLogger(__name__)
+
+INFERENCE_POLL_S = 0.0005
+"""A worker waits for each answer of remote inference: its companion looks twice a millisecond."""
+HANDOVER_PATIENCE_S = 15.0
+"""Seconds that the companion before this one gets to let go of the outbox."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,16 +53,27 @@ def main(arguments: Sequence[str]) -> int:
     with ExitStack() as cleanup:
         # Of a killed worker nobody else would remove the memory.
         cleanup.callback(lambda: outlet.close(remove=control_ended.is_set()))
+        # The companion of a killed predecessor still delivers; it hands the outbox over when it is wanted.
+        lock = cleanup.enter_context(
+            LockFile(place.outbox_lock, f"the outbox of {options.name!r}", patience_s=HANDOVER_PATIENCE_S)
+        )
         outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox)
         cleanup.callback(outbox.close)
         carrier = cleanup.enter_context(open_carrier(experiment.network))
-        courier = _courier(experiment, outbox, outlet.contract, options.run, options.name, "train", carrier)
+        courier = _courier(
+            experiment, outbox, outlet.contract, options.run, options.name, experiment.worker.purpose, carrier
+        )
         weights = WeightsFile(place.policy, outbox.life)
         if (kept := weights.read()) is not None:
             outlet.weights.write(*kept)
         try:
-            Companion(outlet, outbox, courier, options.run, weights.keep).run(control_ended)
-        except (Refused, VersionMismatch) as error:
+            poll_s = INFERENCE_POLL_S if experiment.worker.remote.enabled else POLL_S
+            watch = cleanup.enter_context(HubWatch(experiment.network, carrier))
+            companion = Companion(
+                outlet, outbox, courier, options.run, weights.keep, watch.reason, poll_s=poll_s
+            )
+            companion.run(control_ended, lambda: lock.wanted)
+        except WireError as error:
             print(error, flush=True)
             return 2
     return 0
@@ -78,6 +95,9 @@ def drain_outbox(
             f"{place.path} holds no outbox: start --drain in the folder, and with the --name, of the worker"
         ) from None
     with ExitStack() as cleanup:
+        cleanup.enter_context(
+            LockFile(place.outbox_lock, f"the outbox of {name!r}", patience_s=HANDOVER_PATIENCE_S)
+        )
         outbox = Outbox(place.path, contract.schema(), experiment.worker.outbox)
         cleanup.callback(outbox.close)
         if outbox.pending == 0:
@@ -85,7 +105,8 @@ def drain_outbox(
             return 0
         carrier = cleanup.enter_context(open_carrier(experiment.network))
         courier = _courier(experiment, outbox, contract, folder.wire_name, name, "drain", carrier)
-        done = drain(outbox, courier, stop, lambda text: _log.info("%s", text))
+        watch = cleanup.enter_context(HubWatch(experiment.network, carrier))
+        done = drain(outbox, courier, stop, lambda text: _log.info("%s %s", text, watch.reason()))
         _log.info("all delivered" if done else f"{outbox.pending} rows are still undelivered")
         return 0 if done else 1
 

@@ -17,11 +17,13 @@ from tickrate.cli.worker_lines import alarm_lines, number, printable, worker_lin
 from tickrate.config.loading import from_mapping, read_yaml
 from tickrate.errors import ConfigError, HubUnreachable
 from tickrate.runtime.courier import TRAINER
-from tickrate.runtime.network import NetworkConfig, open_carrier
+from tickrate.runtime.inference_role import NAME as INFERENCE
+from tickrate.runtime.network import NetworkConfig, credentials_of, open_carrier
 from tickrate.runtime.overview import Overview, to_json, whole
 from tickrate.runtime.run_folder import RunFolder
 from tickrate.runtime.run_watch import RunWatch
 from tickrate.wire.carrier import Carrier
+from tickrate.wire.diagnosis import diagnose
 
 ABOUT = """Show how the runs at a hub stand: who is connected, samples/s, outboxes, policy lag, alarms.
 
@@ -89,8 +91,11 @@ def find(run: str | None, hub: str | None, key: str | None) -> Target:
 
     Raises:
         ConfigError: if the run folder's files cannot be read.
+        CredentialsError: if the credentials cannot.
     """
     given = {name: value for name, value in (("hub", hub), ("key", key)) if value is not None}
+    if key is not None and hub is None and (told := credentials_of(NetworkConfig(key=key))) and told.hub:
+        given["hub"] = told.hub  # the file may say where it is for
     if run is None:
         return Target(NetworkConfig(**given))
     for path in (Path(run), Path("runs") / run):
@@ -115,13 +120,16 @@ def _network(folder: RunFolder, given: dict[str, str]) -> NetworkConfig:
 
 
 def _await_hub(carrier: Carrier, network: NetworkConfig) -> None:
+    """Wait until the hub is reached.
+
+    Raises:
+        WireError: if it is not, in time; says why.
+    """
     deadline = clock.now() + HUB_PATIENCE_S
     while not carrier.connected:
         if clock.now() > deadline:
-            raise HubUnreachable(
-                f"no hub answered at {network.hub} within {HUB_PATIENCE_S:g} s: start it (tickrate hub), or "
-                "correct the address"
-            )
+            reason = diagnose(network.hub, credentials_of(network))
+            raise reason or HubUnreachable(f"no hub answered at {network.hub} in time; try again")
         clock.sleep(POLL_S)
 
 
@@ -230,6 +238,8 @@ def _run_lines(state: Overview, hub: str, present: Sequence[str]) -> list[Text]:
         lines.append(Text("trainer  is connected, but has not spoken for some seconds", style="yellow"))
     else:
         lines.append(Text("trainer  none is connected; workers keep what they record", style="yellow"))
+    if INFERENCE in present:
+        lines.append(Text("inference  is connected"))
     if state.workers:
         lines += worker_lines(state.workers)
     else:

@@ -16,7 +16,7 @@ from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.ledger import Ledger
 from tickrate.runtime.lock_file import LockFile
-from tickrate.runtime.network import open_carrier
+from tickrate.runtime.network import HubWatch, open_carrier
 from tickrate.runtime.run_folder import OnExisting, RunFolder
 from tickrate.runtime.supervision import lower_priority, on_parent_exit
 from tickrate.runtime.trainer import Trainer
@@ -58,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         tracker = assembling.file_trackers(folder)
         cleanup.callback(tracker.close)
         carrier = cleanup.enter_context(open_carrier(experiment.network))
+        watch = cleanup.enter_context(HubWatch(experiment.network, carrier))
 
         def build(contract: EnvironmentContract) -> Learner:
             return parts.build(contract, folder, tracker, resume=resume, started=options.started)
@@ -69,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
             ledger,
             build,
             assembling.draw_pictures,
-            synchronous=False,
+            synchronous_steps=experiment.worker.synchronous_steps,
+            diagnose=watch.reason,
             lag_alarm_s=experiment.trainer.policy_lag_alarm_s,
         )
         trainer.run(stop, end_when_finished=not launched)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tickrate import clock
 from tickrate.cli import assembling
-from tickrate.cli.keys import Keys
+from tickrate.cli.keyboard import Keys
 from tickrate.cli.live import View, best_lap, clock_text, make_view
 from tickrate.config.experiment import Experiment
 from tickrate.runtime.contract import EnvironmentContract
@@ -175,7 +175,7 @@ def _run_serial(
     with ExitStack() as cleanup:
         # The environment comes first: one that cannot be made leaves no run folder behind.
         environment = cleanup.enter_context(closing(open_environment(experiment.environment)))
-        contract = EnvironmentContract.of(environment)
+        contract = EnvironmentContract.of(environment, checksum=experiment.worker.checksum)
         folder = assembling.prepare_folder(experiment, on_existing)
         _announce(console, experiment, folder)
         assembling.load_algorithm(experiment)

@@ -87,7 +87,7 @@ def _act(
     config = numbered(experiment.environment, options.index)
     # At the end the environment is closed first, then the companion delivers what is left.
     with ExitStack() as afterwards, closing(open_environment(config)) as environment:
-        contract = EnvironmentContract.of(environment)
+        contract = EnvironmentContract.of(environment, checksum=experiment.worker.checksum)
         write_atomically(place.contract, json.dumps(contract.to_dict()).encode())
         outlet = SharedOutlet.create(contract)
         afterwards.callback(outlet.close, remove=True)
@@ -99,6 +99,7 @@ def _act(
             worker=options.index,
             boot=boot,
             seed=experiment.run.seed,
+            link=outlet,
         )
         companion = Child(
             "companion",

@@ -60,7 +60,7 @@ class AlgorithmConfig:
     """What learns: the algorithm's name and its own configuration."""
 
     name: str = "sac"
-    """Name in the registry."""
+    """Name in the registry, or ``module:ENTRY`` of your own (`tickrate.registry.AlgorithmEntry`)."""
     settings: Any = None
     """The algorithm's own configuration dataclass; its keys stand beside ``name`` in the file."""
 
@@ -127,12 +127,8 @@ def _algorithm(values: Any) -> AlgorithmConfig:
     settings = dict(values)
     name = settings.pop("name", "sac")
     entry = registry.algorithm(str(name))
-    kind = registry.resolve(entry.config)
-    preset = settings.pop("preset", entry.presets[0])
-    if preset not in entry.presets:
-        near = suggest(str(preset), entry.presets)
-        raise ConfigError(f"algorithm.preset is {preset!r}; {name} has {list(entry.presets)}.{near}")
-    base = getattr(kind, preset)()
+    kind = _settings_kind(entry)
+    base = _preset(str(name), entry, kind, settings)
     result = from_mapping(kind, to_mapping(base) | settings, "algorithm")
     for option, switch in entry.used_only_with.items():
         changed = option in settings and getattr(result, option) != getattr(base, option)
@@ -141,6 +137,27 @@ def _algorithm(values: Any) -> AlgorithmConfig:
                 f"algorithm.{option} is set, but {name} does not use it here: algorithm.{switch} is off"
             )
     return AlgorithmConfig(name=str(name), settings=result)
+
+
+def _settings_kind(entry: registry.AlgorithmEntry) -> Any:
+    """Return the class of an algorithm's settings; your own is looked at before it is relied on."""
+    kind = registry.resolve(entry.config)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        raise ConfigError(f"{entry.config} is {kind!r}: an algorithm's settings are a frozen dataclass")
+    if "batch_size" not in (f.name for f in dataclasses.fields(kind)):
+        raise ConfigError(f"{entry.config} has no batch_size: the trainer samples that many transitions")
+    return kind
+
+
+def _preset(name: str, entry: registry.AlgorithmEntry, kind: Any, settings: dict[str, Any]) -> Any:
+    """Return the settings to start from; takes ``preset`` out of what the file says."""
+    if not entry.presets and "preset" not in settings:
+        return kind()
+    preset = settings.pop("preset", entry.presets[0] if entry.presets else None)
+    if preset not in entry.presets:
+        near = suggest(str(preset), entry.presets)
+        raise ConfigError(f"algorithm.preset is {preset!r}; {name} has {list(entry.presets)}.{near}")
+    return getattr(kind, preset)()
 
 
 def experiment_file(source: str | Path) -> Path:

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickrate.data.batch import Batch
+from tickrate.data.checksums import Verdict, compare, has_checksum
 from tickrate.data.nstep import NStepIndex
 from tickrate.data.records import Segment
 from tickrate.data.sampling import assemble, draw, earlier
 from tickrate.data.schema import Flag, RecordSchema, Rows
 from tickrate.data.snapshot import read_snapshot, write_snapshot
 from tickrate.errors import ConfigError, RecordError
+from tickrate.trees import Leaves
 
 ADD_ROWS = 1024
 """Most rows written while the lock is held once."""
@@ -224,15 +226,50 @@ class Replay:
         with self._lock:
             slots = draw(self._index, batch_size, self._rng)
             entries = self._index.entries.take(slots)
-            both = np.concatenate((slots, entries["bootstrap"]))
-            rows = self._segment.rows.take(both)
-            frames = {
-                name: self._segment.frames[name].take(earlier(self._index, both, field.stack), axis=0)
-                for name, field in self.schema.apart.items()
-            }
+            rows, frames = self._gather(slots, entries["bootstrap"])
             newest = self._segment.head - 1
         behind = (newest - slots) % self._capacity
         return assemble(self.schema, rows, frames, entries, newest - behind)
+
+    def _gather(self, slots: NDArray[np.int64], following: NDArray[Any]) -> tuple[Rows, Leaves]:
+        """Return the heads of rows and of as many later ones, and what is stored apart, stacks rebuilt."""
+        both = np.concatenate((slots, following))
+        rows = self._segment.rows.take(both)
+        frames = {
+            name: self._segment.frames[name].take(earlier(self._index, both, field.stack), axis=0)
+            for name, field in self.schema.apart.items()
+        }
+        return rows, frames
+
+    def verify(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Compare transitions, put together as `sample` would, with the hashes that the worker made of them.
+
+        Args:
+            numbers: row numbers, at most a few thousand at once (whole observations are copied).
+
+        Returns:
+            A `Verdict` for each number. `Verdict.UNKNOWN` where a row cannot be sampled: it is a FINAL one,
+            its successor has not arrived yet (ask again later), or frames of its stack are overwritten.
+
+        Raises:
+            ConfigError: if the rows carry no hashes (``worker.checksum`` was off).
+            RecordError: if a row is not stored any more.
+        """
+        if not has_checksum(self.schema):
+            raise ConfigError("these rows carry no checksums: the worker has to run with worker.checksum on")
+        numbers = np.asarray(numbers, np.int64).reshape(-1)
+        verdicts = np.full(len(numbers), Verdict.UNKNOWN, np.uint8)
+        with self._lock:
+            if len(numbers):
+                self._segment.read(np.array([numbers.min(), numbers.max()]))  # refuses what is not stored
+            slots = numbers % self._capacity
+            known = self._index.sampleable[slots]
+            slots = slots[known]
+            rows, frames = self._gather(slots, self._index.following(slots))
+            entries = self._index.entries.take(slots)
+        batch = assemble(self.schema, rows, frames, entries, numbers[known])
+        verdicts[known] = compare(self.schema, rows[: len(slots)], batch)
+        return verdicts
 
     # --- resume --------------------------------------------------------------------------------------------
 

@@ -61,6 +61,10 @@ class Flag(IntFlag):
     """The action was chosen by a person or a script, not by the policy."""
     LATE = 32
     """The step ended after its deadline."""
+    EXPERT = 64
+    """The row comes from an expert worker: an actor of its own chose the action, which never learns."""
+    FALLBACK = 128
+    """Nobody chose the action in time (remote inference, an empty chunk): the declared fallback was sent."""
 
 
 @dataclass(frozen=True)

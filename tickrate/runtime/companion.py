@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from tickrate import clock
-from tickrate.errors import RecordError, Refused, VersionMismatch
+from tickrate.errors import RecordError, WireError
 from tickrate.runtime.courier import Courier, Heard
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
@@ -43,6 +43,7 @@ class Companion:
         run: name of the run.
         keep_weights: called with each new policy and the run's life, to have it at the next start.
         diagnose: says why the hub is not reached.
+        poll_s: pause between two looks when there is nothing to send; short for remote inference.
     """
 
     def __init__(
@@ -53,21 +54,28 @@ class Companion:
         run: str,
         keep_weights: Callable[[messages.Weights, int], None] = lambda weights, life: None,
         diagnose: Callable[[], str] = lambda: "",
+        *,
+        poll_s: float = POLL_S,
     ) -> None:
         self._outlet, self._outbox, self._courier, self._run = outlet, outbox, courier, run
-        self._keep_weights, self._diagnose = keep_weights, diagnose
+        self._keep_weights, self._diagnose, self._poll_s = keep_weights, diagnose, poll_s
         self._next_status = 0.0
-        self._rows_sent_at_end = False
-        self._committing = threading.Event()
+        self._asked = outlet.inference.version()
         self._failure: Exception | None = None
         for note in outbox.notes:
             _log.warning("%s", note)
 
-    def run(self, control_ended: threading.Event) -> None:
+    def run(self, control_ended: threading.Event, hand_over: Callable[[], bool] = lambda: False) -> None:
         """Carry until the control process has ended and all is delivered (or nobody takes it any more).
 
+        Args:
+            control_ended: set when the control process has gone, for whatever reason.
+            hand_over: tells, once it has, whether a successor waits for the outbox.
+
         Raises:
-            Refused, VersionMismatch: if the trainer takes nothing from this worker. The rows are safe.
+            WireError: if hub or trainer refuse this worker (`Refused`, `VersionMismatch`, `JoinRefused`,
+            ...). The
+                rows are safe.
             RecordError, OSError: if rows cannot be committed.
         """
         stop = threading.Event()
@@ -80,7 +88,7 @@ class Companion:
                 ended = control_ended.is_set()  # asked before the step, so that the step sees its last words
                 try:
                     self.step()
-                except (Refused, VersionMismatch) as error:
+                except WireError as error:
                     refusal = error
                     self._outlet.block.set("shutdown", 1)
                     break
@@ -91,8 +99,10 @@ class Companion:
                     left = self._outlet.rows.pending() + (not self._courier.delivered)
                     if left == 0 or clock.now() > deadline:
                         break
+                    if self._outlet.rows.pending() == 0 and hand_over():
+                        break
                 if not self._courier.busy:
-                    clock.sleep(POLL_S)
+                    clock.sleep(self._poll_s)
             if refusal is not None:
                 control_ended.wait(DRAIN_PATIENCE_S)  # its last rows belong into the outbox
         finally:
@@ -147,6 +157,10 @@ class Companion:
                 )
             )
         outlet.block.set("hold", int(self._outbox.full))
+        asked = outlet.inference.version()
+        if asked > self._asked and (request := outlet.inference.read()) is not None:
+            self._asked = asked
+            self._courier.ask(*request)
         self._obey(self._courier.step())
         now = clock.now()
         if now >= self._next_status:
@@ -165,6 +179,8 @@ class Companion:
         if weights is not None and weights.version > outlet.weights.version():
             outlet.weights.write(weights.version, weights.payload)
             self._keep_weights(weights, self._outbox.life)
+        for answer in heard.answers[-1:]:
+            outlet.answer.write(outlet.answer.version() + 1, answer.actions)
         block.set("welcomed", int(self._courier.welcomed))
 
     def _condition(self, now: float) -> tuple[str, str]:

@@ -32,6 +32,7 @@ class EnvironmentContract:
         period_s: time-step in seconds; 0 in lock-step.
         action_buffer_length: actions in flight that the observation holds.
         mirror: left-right symmetry as the interface declares it, or None.
+        checksum: whether the worker's rows carry a hash of each transition.
     """
 
     leaf_spaces: Mapping[str, spaces.Space[Any]]
@@ -39,10 +40,11 @@ class EnvironmentContract:
     period_s: float
     action_buffer_length: int
     mirror: Mapping[str, Any] | None
+    checksum: bool = False
 
     @classmethod
-    def of(cls, environment: Environment) -> EnvironmentContract:
-        """Return the contract of an open environment."""
+    def of(cls, environment: Environment, *, checksum: bool = False) -> EnvironmentContract:
+        """Return the contract of an open environment, whose rows are to carry hashes if ``checksum``."""
         mirror = None
         if isinstance(environment, LiveEnvironment):
             declared = getattr(environment.env.interface, "mirror", None)
@@ -53,11 +55,12 @@ class EnvironmentContract:
             environment.period_s,
             environment.action_buffer_length,
             mirror,
+            checksum,
         )
 
     def schema(self) -> RecordSchema:
         """Return the record schema of this environment."""
-        return record_schema(self.leaf_spaces, self.action_space)
+        return record_schema(self.leaf_spaces, self.action_space, checksum=self.checksum)
 
     def difference(self, other: EnvironmentContract) -> str:
         """Return one line that names the first thing in which ``other`` differs, empty if none does.
@@ -69,6 +72,8 @@ class EnvironmentContract:
         for path, space in self.leaf_spaces.items():
             if space != other.leaf_spaces[path]:
                 return f"leaf {path!r} is {space} here and {other.leaf_spaces[path]} there"
+        if self.checksum != other.checksum:
+            return f"worker.checksum is {self.checksum} here and {other.checksum} there"
         if self.action_space != other.action_space:
             return f"the action space is {self.action_space} here and {other.action_space} there"
         if not math.isclose(self.period_s, other.period_s, rel_tol=1e-6):
@@ -88,6 +93,7 @@ class EnvironmentContract:
             "period_s": self.period_s,
             "action_buffer_length": self.action_buffer_length,
             "mirror": _plain(self.mirror),
+            "checksum": self.checksum,
         }
 
     @classmethod
@@ -115,9 +121,12 @@ class EnvironmentContract:
             mirror = data["mirror"]
             if mirror is not None and not isinstance(mirror, Mapping):
                 raise ValueError("the mirror is no mapping")
+            checksum = data.get("checksum", False)
+            if not isinstance(checksum, bool):
+                raise ValueError(f"checksum {checksum!r}")
         except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
             raise MessageError(f"not the contract of an environment: {error!r}") from error
-        return cls(leaf_spaces, action_space, period_s, length, mirror)
+        return cls(leaf_spaces, action_space, period_s, length, mirror, checksum)
 
 
 def _space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Learner:
 
     def _judge(self, summary: EpisodeSummary) -> None:
         version = summary.policy_version
-        if summary.cut:
+        if summary.cut or summary.metrics.get("takeover_steps"):
             self._scores.pop(version, None)
             return
         scores = self._scores.setdefault(version, [])

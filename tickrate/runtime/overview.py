@@ -24,7 +24,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a person should look at."""
 
     kind: str
-    """``silent``, ``old_policy``, ``dropped_rows``, ``not_admitted``; more may come."""
+    """``silent``, ``old_policy``, ``dropped_rows``, ``different``, ``not_admitted``; more may come."""
     text: str
     """In words, with the numbers."""
 
@@ -65,6 +65,10 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that came again and were left out, since then."""
     rows_waiting: int | None = None
     """Rows that are in its outbox and not stored yet, by its last ping."""
+    checksums_equal: int | None = None
+    """Transitions that were proved equal to what the worker saw (checksum mode), since then."""
+    checksums_different: int | None = None
+    """Transitions that were not; should be 0."""
     rows_dropped: int | None = None
     """Rows dropped by the worker, over the whole life of its outbox."""
     outbox_rows: int | None = None
@@ -190,6 +194,9 @@ def _admitted(peer: Peer, newest_version: int, lag_alarm_s: float, now: float) -
         text = f"acts with a policy {age:.0f} s old (alarm at {lag_alarm_s:g} s)"
         alarms.append(Alarm(kind="old_policy", text=text))
     alarms += _dropped(max(receiver.lost, _count(metrics, "worker/dropped_rows") or 0))
+    if peer.different:
+        text = f"{peer.different} transitions differ from what the worker saw"
+        alarms.append(Alarm(kind="different", text=text))
     return WorkerView(
         name=peer.name,
         host=peer.hello.host,
@@ -207,6 +214,8 @@ def _admitted(peer: Peer, newest_version: int, lag_alarm_s: float, now: float) -
         rows_lost=receiver.lost,
         rows_repeated=receiver.repeated,
         rows_waiting=waiting_rows,
+        checksums_equal=peer.proved,
+        checksums_different=peer.different,
         rows_dropped=_count(metrics, "worker/dropped_rows"),
         outbox_rows=_count(metrics, "worker/outbox_rows"),
         outbox_bytes=_count(metrics, "worker/outbox_bytes"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,6 +39,9 @@ class Peer:
         policy: version of the policy that chose the newest action, and that action's time on the trainer's
         clock
             minus the time at which the policy was made, s (None if unknown).
+        proved: transitions that were proved equal to what the worker saw (checksum mode).
+        different: transitions that were not equal.
+        unproved: number of the newest row, while it waits for its successor.
         to_acknowledge: whether something new is to be said to it.
         resend: whether it is to be asked to send again.
         asked_for: the row from which it was last asked to.
@@ -62,6 +64,9 @@ class Peer:
     last_return: float | None = None
     reports: int = 0
     policy: tuple[int, float | None] = (0, None)
+    proved: int = 0
+    different: int = 0
+    unproved: int | None = None
     to_acknowledge: bool = True
     resend: bool = False
     asked_for: int = -1
@@ -150,10 +155,10 @@ class Peers:
         who = f"{hello.worker} ({hello.host}, tickrate {hello.version})"
         try:
             schema = RecordSchema.from_json(hello.schema)
-            contract = EnvironmentContract.from_dict(json.loads(hello.contract))
+            contract = EnvironmentContract.from_dict(messages.json_of(hello.contract))
             if contract.schema().digest() != schema.digest():
                 raise MessageError("its record schema does not follow from its contract")
-        except (RecordError, MessageError, json.JSONDecodeError, RecursionError) as error:
+        except (RecordError, MessageError) as error:
             raise _NotAdmittedError(hello, "mismatch", f"{who}: {error}") from error
         if self.contract is not None and (difference := self.contract.difference(contract)):
             text = f"{who} does not fit the run (here: the trainer, tickrate {__version__}): {difference}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickrate import clock
+from tickrate.data.checksums import Verdict, has_checksum
 from tickrate.data.schema import Flag
 from tickrate.errors import MessageError, WireError
 from tickrate.runtime.contract import EnvironmentContract
@@ -137,7 +137,7 @@ class Reception:
             self._answer(peer)
             return
         if self.learner is None:
-            self.learner = self._open_learner(EnvironmentContract.from_dict(json.loads(hello.contract)))
+            self.learner = self._open_learner(EnvironmentContract.from_dict(messages.json_of(hello.contract)))
             schema = self.learner.replay.schema
             self._row_dtype, self._digest = schema.row_dtype, schema.digest()
         _log.info("%s has joined (%s, %s)", hello.worker, hello.purpose, hello.host)
@@ -224,11 +224,36 @@ class Reception:
             rows = rows[finite]
         if not len(rows):
             return
+        before = self.learner.replay.rows_added
         peer.policy = self.learner.ingest(rows, clock_offset_s=peer.clock_offset_s)
+        self._compare(peer, before)
         peer.stored_at = clock.now()
         peer.rate.count(len(rows))
         peer.rows += len(rows)
         peer.steps += int(np.count_nonzero((rows["flags"] & Flag.FINAL) == 0))
+
+    def _compare(self, peer: Peer, before: int) -> None:
+        """In checksum mode, prove that the new transitions are the ones that the worker saw."""
+        assert self.learner is not None
+        replay = self.learner.replay
+        if not has_checksum(replay.schema):
+            return
+        # The last row of the batch before waited for its successor, the first one of this batch.
+        waiting = [
+            number for number in (peer.unproved,) if number is not None and number >= replay.oldest_row
+        ]
+        numbers = np.array([*waiting, *range(before, replay.rows_added)], np.int64)
+        if not len(numbers):
+            return
+        verdicts = replay.verify(numbers)
+        peer.proved += int(np.count_nonzero(verdicts == Verdict.EQUAL))
+        peer.unproved = int(numbers[-1]) if verdicts[-1] == Verdict.UNKNOWN else None
+        wrong = numbers[verdicts == Verdict.DIFFERENT]
+        peer.different += len(wrong)
+        if len(wrong):
+            self._refuse(
+                f"{len(wrong)} transitions of {peer.name} differ from what it saw, first row {wrong[0]}"
+            )
 
     # --- answers ---------------------------------------------------------------------------------------
 

@@ -220,6 +220,11 @@ class WorkerFolder:
         return self.path / "lock"
 
     @property
+    def outbox_lock(self) -> Path:
+        """Held by the companion that uses the outbox."""
+        return self.path / "outbox.lock"
+
+    @property
     def contract(self) -> Path:
         """The environment's contract, for delivering without the device."""
         return self.path / "contract.json"

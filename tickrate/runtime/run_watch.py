@@ -10,6 +10,7 @@ import msgspec
 from tickrate import clock
 from tickrate.errors import WireError
 from tickrate.runtime.courier import TRAINER
+from tickrate.runtime.inference_role import NAME as INFERENCE
 from tickrate.runtime.overview import Overview, WorkerView, by_its_own_word, read_overview, whole
 from tickrate.wire import messages
 from tickrate.wire.carrier import ANY, Carrier, make_key
@@ -18,6 +19,8 @@ FRESH_S = 5.0
 """What a trainer said that long ago does not tell how the run stands now; it speaks every half second."""
 FORGET_S = 60.0
 """A role that is not present and has said nothing for so long is no longer shown."""
+NOT_WORKERS = frozenset({TRAINER, INFERENCE})
+"""Names of present roles that send no rows."""
 MAX_RUNS = 256
 MAX_WORKERS = 4096
 """Runs and workers that are kept in mind, whatever is published."""
@@ -96,7 +99,7 @@ class RunWatch:
         known = {worker.name for worker in self.overview(run).workers}
         if self._trainer(run) is not None:
             known.add(TRAINER)
-        return known >= set(self.present(run))
+        return known >= set(self.present(run)) - {INFERENCE}
 
     def overview(self, run: str) -> Overview:
         """Return how a run stands: its trainer's word, and workers that the trainer does not know.
@@ -120,7 +123,8 @@ class RunWatch:
             )
             others.append(view)
         names |= {worker.name for worker in others}
-        others += [WorkerView(name=name, connected=True) for name in present if name not in {*names, TRAINER}]
+        mute = [name for name in present if name not in names | NOT_WORKERS]
+        others += [WorkerView(name=name, connected=True) for name in mute]
         if trainer is None:
             return whole(run, None, others)
         workers = [*admitted, *others]

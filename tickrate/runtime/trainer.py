@@ -37,8 +37,11 @@ class Trainer:
         ledger: the streams of the run.
         build: makes the learner once the environment's contract is known.
         finish: called with the learner at each checkpoint and at the end (pictures).
-        synchronous: hand out a policy whenever all due updates are made: workers wait for it.
+        synchronous_steps: after so many steps workers wait for a new policy (0: they never wait): one is
+        handed
+            out as soon as all due updates are made.
         lag_alarm_s: policy lag of a worker that raises the alarm, in seconds.
+        diagnose: says why the hub is not reached; raises if it never will be.
     """
 
     def __init__(
@@ -49,11 +52,14 @@ class Trainer:
         build: Callable[[EnvironmentContract], Learner],
         finish: Callable[[Learner], None],
         *,
-        synchronous: bool = False,
+        synchronous_steps: int = 0,
         lag_alarm_s: float = 30.0,
+        diagnose: Callable[[], str] = lambda: "",
     ) -> None:
         self._carrier, self._run, self._build, self._finish = carrier, run, build, finish
-        self._synchronous, self._lag_alarm_s = synchronous, lag_alarm_s
+        self._synchronous_steps, self._lag_alarm_s = synchronous_steps, lag_alarm_s
+        self._steps_published = 0
+        self._diagnose = diagnose
         self._boot = messages.new_boot()
         self._sequence = 0
         self._newest: bytes | None = None
@@ -99,8 +105,7 @@ class Trainer:
         self.reception.receive(IDLE_WAIT_S if idle else 0.0)
         if not learner.finished:
             learner.update_if_due()
-            caught_up = self._synchronous and not learner.limiter.may_update()
-            if learner.publish_due(at_once=caught_up):
+            if learner.publish_due() or self._waited_for(learner):
                 self._publish_weights(learner)
         now = clock.now()
         if now >= self._next_status:
@@ -114,8 +119,20 @@ class Trainer:
             if learner.limiter.updates > 0:
                 self._save(learner)
 
+    def _waited_for(self, learner: Learner) -> bool:
+        """Tell whether a synchronous worker may be waiting and everything due is done.
+
+        After as many steps as a worker makes before it waits, the weights go out even unchanged: it would
+        wait for ever for an update that is not due.
+        """
+        if self._synchronous_steps == 0 or learner.version == 0 or learner.limiter.may_update():
+            return False
+        enough = learner.limiter.steps - self._steps_published >= self._synchronous_steps
+        return enough or learner.publish_due(at_once=True)
+
     def _wait_for_worker(self, since: float) -> None:
         self.reception.receive(IDLE_WAIT_S)
+        why = self._diagnose()
         now = clock.now()
         waited = now - since
         if now >= self._next_status:
@@ -123,7 +140,7 @@ class Trainer:
             self._status("waiting", f"for the first worker, {waited:.0f} s so far")
         if now >= self._next_log:
             self._next_log = now + REMIND_EVERY_S
-            hub = "the hub is reached" if self._carrier.connected else "the hub is not reached yet"
+            hub = "the hub is reached" if self._carrier.connected else f"no hub: {why or 'dialling'}"
             _log.info("waiting for the first worker of run %r, %.0f s so far; %s", self._run, waited, hub)
 
     def _open(self, contract: EnvironmentContract) -> Learner:
@@ -156,6 +173,7 @@ class Trainer:
     # --- what goes out ---------------------------------------------------------------------------------
 
     def _publish_weights(self, learner: Learner) -> None:
+        self._steps_published = learner.limiter.steps
         version, weights = learner.publish()
         self._newest = messages.encode(
             messages.make_weights(

@@ -1,4 +1,4 @@
-"""Tools for tests, ours and yours: a fake clock, scripted devices, probe environments, contract checks."""
+"""Tools for tests, ours and yours: fake clock, scripted devices, probes, contract checks, bad links."""
 
 from tickrate.testing.behaviours import (
     Behaviour,
@@ -15,6 +15,8 @@ from tickrate.testing.behaviours import (
 from tickrate.testing.contracts import Finding, check_environment, check_interface, require
 from tickrate.testing.fake_clock import FakeClock
 from tickrate.testing.fake_interface import Command, FakeInterface, neutral_action
+from tickrate.testing.faulty_carrier import FaultyCarrier
+from tickrate.testing.link import LinkCounters, LinkProxy
 from tickrate.testing.probes import PROBES, Moment, Probe, ProbeEnv
 
 __all__ = [
@@ -25,7 +27,10 @@ __all__ = [
     "End",
     "FakeClock",
     "FakeInterface",
+    "FaultyCarrier",
     "Finding",
+    "LinkCounters",
+    "LinkProxy",
     "Moment",
     "NotFinite",
     "Probe",

@@ -8,9 +8,10 @@ until `decode` has returned it: sizes, ranges, types and check sums are verified
 
 from __future__ import annotations
 
+import json
 import secrets
 import zlib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -266,6 +267,18 @@ def make_weights(
         created=created,
         payload=payload,
     )
+
+
+def json_of(text: str) -> Any:
+    """Return the value of a JSON field of a message.
+
+    Raises:
+        MessageError: if it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"a field of a message is no JSON: {error}") from error
 
 
 def encode(message: AnyMessage) -> bytes:
