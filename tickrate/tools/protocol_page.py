@@ -12,14 +12,15 @@ import re
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
 from msgspec import inspect as inspection
 
 from tickrate.errors import ConfigError
-from tickrate.runtime import overview
-from tickrate.wire import messages
+from tickrate.runtime import companion, courier, incumbency, overview, peers, reception, trainer
+from tickrate.wire import delivery, messages, zenoh_hub
 
 MESSAGES: tuple[type[messages.Message], ...] = (
     messages.Hello,
@@ -59,13 +60,59 @@ OVERVIEW: tuple[type[msgspec.Struct], ...] = (
 )
 
 
+LIMITS: tuple[tuple[ModuleType, str, str], ...] = (
+    (messages, "MAX_MESSAGE_BYTES", "bytes, a message, its head included"),
+    (messages, "MAX_ROW_BYTES", "bytes, the rows of one message, packed and unpacked"),
+    (courier, "BATCH_BYTES", "bytes, rows that a worker puts into one message"),
+    (courier, "BATCH_ROWS", "rows that a worker puts into one message"),
+    (peers, "WINDOW_BYTES", "bytes, rows of one worker that are granted beyond what is stored ..."),
+    (peers, "WINDOW_ROWS", "... and in rows"),
+    (reception, "ROWS_WAITING", "messages with rows that wait at the trainer to be read ..."),
+    (reception, "ROWS_WAITING_BYTES", "... and in bytes; what does not fit is lost and sent again"),
+    (courier, "BUFFERED_REPORTS", "episode reports that a worker keeps; the oldest give way"),
+    (overview, "MAX_BYTES", "bytes, an overview"),
+)
+"""Numbers that bound what is sent or kept: where each stands in the code, and its unit."""
+
+TIMERS: tuple[tuple[ModuleType, str, str], ...] = (
+    (companion, "COMMIT_EVERY_S", "the companion moves rows from the shared memory to the outbox"),
+    (courier, "PING_EVERY_S", "a worker pings"),
+    (courier, "GREET_EVERY_S", "a worker greets, until it is welcomed"),
+    (companion, "STATUS_EVERY_S", "a worker says its status"),
+    (trainer, "STATUS_EVERY_S", "the trainer says its status and the overview"),
+    (incumbency, "GREET_EVERY_S", "the trainer greets at most so often"),
+    (
+        reception,
+        "ACK_EVERY_S",
+        "the trainer acknowledges to one worker at most so often, unless its grant runs low",
+    ),
+    (courier, "SILENCE_S", "a trainer that is silent for so long has to welcome the worker again"),
+    (peers, "STALLED_AFTER_S", "a worker that is silent for so long is stalled: its name may be taken"),
+    (courier, "REFUSAL_PATIENCE_S", "a worker goes on trying while its name seems to be taken"),
+    (delivery, "RESEND_AFTER_S", "without progress a worker sends again; the pause doubles each time ..."),
+    (delivery, "LONGEST_PAUSE_S", "... up to this"),
+    (incumbency, "SETTLE_S", "a trainer that finds another one present waits for its objection"),
+    (incumbency, "STALL_S", "a trainer that has stood still for so long asks again whether it may serve"),
+    (companion, "DRAIN_PATIENCE_S", "at its end a worker goes on delivering; the rest stays in the outbox"),
+    (trainer, "LAST_ROWS_S", "at its end the trainer waits for rows that are on their way"),
+    (zenoh_hub, "LOOK_EVERY_S", "the hub looks whether its keys have changed"),
+)
+"""Times in seconds: where each stands in the code, and what happens then."""
+
+
 def make_page(page: str) -> str:
     """Return the page with what stands between ``<!-- made: NAME -->`` and ``<!-- end -->`` made anew.
 
     Raises:
         ConfigError: if the page has not each section once.
     """
-    for name, make in (("messages", _messages), ("overview", _overview)):
+    sections = {
+        "limits": lambda: _numbers(LIMITS, "limit", ""),
+        "timers": lambda: _numbers(TIMERS, "seconds", " s"),
+        "messages": _messages,
+        "overview": _overview,
+    }
+    for name, make in sections.items():
         begin, end = f"<!-- made: {name} -->", "<!-- end -->"
         if page.count(begin) != 1 or end not in page.split(begin)[1]:
             raise ConfigError(f"the page needs {begin!r} once, and {end!r} after it")
@@ -91,6 +138,15 @@ def _overview() -> str:
         for title, kind in zip(titles, OVERVIEW, strict=True)
     ]
     return "\n\n".join(parts)
+
+
+def _numbers(entries: tuple[tuple[ModuleType, str, str], ...], title: str, unit: str) -> str:
+    lines = [f"| {title} | what | in the code |", "| --- | --- | --- |"]
+    for module, name, what in entries:
+        value = getattr(module, name)
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:g}"
+        lines.append(f"| {shown}{unit} | {what} | `{module.__name__.removeprefix('tickrate.')}.{name}` |")
+    return "\n".join(lines)
 
 
 def _table(kind: type[msgspec.Struct], leave_out: tuple[str, ...]) -> str:
