@@ -129,7 +129,7 @@ def test_keys_and_plain_address_do_not_go_together(here):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM ends a process there")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_hub_says_where_it_is_and_who_comes_and_goes(here, number):
     keys = KeysFolder.init(here / "k", [])
     w0 = Credentials.load(keys.add("w0"))

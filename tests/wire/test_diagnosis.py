@@ -31,7 +31,7 @@ from tickrate.wire.diagnosis import diagnose
 from tickrate.wire.keys_folder import KeysFolder
 from tickrate.wire.zenoh_carrier import ZenohCarrier, ZenohHub
 
-QUICK_S = 0.5
+QUICK_S = 0.3
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ ENTRY = np.dtype([("first", "<u8"), ("count", "<u4"), ("crc", "<u4"), ("check", 
 _CHECKED_BYTES = 16
 """Bytes of an entry that its own checksum covers: first, count, crc."""
 
+_MOST_ROWS = np.uint64(1 << 62)
+
 Checksum = Callable[[int, int], int]
 """``checksum(first, count)``: crc32 of the stored rows ``first`` to ``first + count - 1``."""
 
@@ -64,6 +66,7 @@ class CommitLog:
         log = np.array(self._entries)
         written = np.flatnonzero(log["count"])
         slots = written[_entry_checks(log[written]) == log["check"][written]]
+        slots = slots[_possible(log[slots], len(log))]
         if not len(slots):
             if len(written) > 1:
                 raise RecordError(
@@ -75,7 +78,7 @@ class CommitLog:
         first = log["first"][slots].astype(np.int64)
         end = first + log["count"][slots].astype(np.int64)
         whole = (
-            first + len(log) >= end[-1]
+            first + len(log) >= end.max()
         )  # older ones are overwritten in part or whole: nothing to verify them by
         slots, first, end = slots[whole], first[whole], end[whole]
         crcs = [checksum(int(f), int(e - f)) for f, e in zip(first, end, strict=True)]
@@ -103,6 +106,13 @@ class CommitLog:
                     f"the commit of rows {first[at[0]]} to {end[at[0]] - 1} {what}, with good ones "
                     "on both sides: the file was damaged after it was written; restore a copy"
                 )
+
+
+def _possible(entries: NDArray[np.void], capacity: int) -> NDArray[np.bool_]:
+    """Tell which entries a commit can have: rows that lie side by side in the ring, numbered below 2^62."""
+    first, count = entries["first"], entries["count"].astype(np.uint64)
+    possible: NDArray[np.bool_] = (first < _MOST_ROWS) & (count <= capacity - first % capacity)
+    return possible
 
 
 def _entry_checks(entries: NDArray[np.void]) -> NDArray[np.uint32]:

@@ -19,7 +19,8 @@ MAX_ROW_BYTES = 1 << 28
 MAX_STACK = 256
 
 _INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
-_DTYPES = frozenset(("bool", *_INTEGERS, "float16", "float32", "float64"))
+DTYPES = frozenset(("bool", *_INTEGERS, "float16", "float32", "float64"))
+"""Names of the dtypes that can be stored, and so be observed and acted with."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,16 @@ class Field:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         if not self.name or not self.name.isprintable():
-            raise RecordError(f"field name {self.name!r}: give a printable, non-empty name")
-        if self.dtype not in _DTYPES:
+            raise RecordError(f"field name {self.name[:200]!r}: give a printable, non-empty name")
+        if self.dtype not in DTYPES:
             raise RecordError(
-                f"field {self.name!r}: dtype {self.dtype!r} cannot be stored; use one of {sorted(_DTYPES)}"
+                f"field {self.name!r}: dtype {self.dtype!r} cannot be stored; use one of {sorted(DTYPES)}"
             )
-        if any(n < 0 for n in self.shape) or len(self.shape) > 16 or self.nbytes > MAX_ROW_BYTES:
+        if (
+            any(not 0 <= n <= MAX_ROW_BYTES for n in self.shape)
+            or len(self.shape) > 16
+            or self.nbytes > MAX_ROW_BYTES
+        ):
             raise RecordError(
                 f"field {self.name!r}: shape {self.shape} cannot be stored (at most {MAX_ROW_BYTES} bytes)"
             )

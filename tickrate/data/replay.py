@@ -20,7 +20,7 @@ from tickrate.data.checksums import Verdict, compare, has_checksum
 from tickrate.data.nstep import NStepIndex
 from tickrate.data.records import Segment
 from tickrate.data.sampling import assemble, draw, earlier
-from tickrate.data.schema import Flag, RecordSchema, Rows
+from tickrate.data.schema import Flag, RecordSchema, Rows, taken
 from tickrate.data.snapshot import read_snapshot, write_snapshot
 from tickrate.errors import ConfigError, RecordError
 from tickrate.trees import Leaves
@@ -175,7 +175,7 @@ class Replay:
         for begin in range(0, len(training), step):
             part = training[begin : begin + step]
             with self._lock:
-                new[part] = self._store(rows[part])
+                new[part] = self._store(taken(rows, part))
         if self._sync:
             self._segment.flush()
         return new
@@ -185,7 +185,7 @@ class Replay:
         fresh = self._index.fresh(rows)
         if not fresh.all():
             self.duplicate_rows += int(np.count_nonzero(~fresh))
-            rows = rows[fresh]
+            rows = taken(rows, fresh)
         first = self._segment.append(rows)
         self._index.release(self._segment.oldest)
         self._index.append(first, rows)

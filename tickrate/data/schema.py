@@ -24,7 +24,7 @@ from tickrate.data.fields import MAX_ROW_BYTES, Field, checked, described, field
 from tickrate.errors import RecordError
 from tickrate.trees import Leaves
 
-__all__ = ["FIXED_FIELDS", "MAX_JSON_BYTES", "Field", "Flag", "RecordSchema", "Rows"]
+__all__ = ["FIXED_FIELDS", "MAX_JSON_BYTES", "Field", "Flag", "RecordSchema", "Rows", "taken"]
 
 Rows = NDArray[np.void]
 """A structured array of rows, dtype `RecordSchema.row_dtype`, shape (n,)."""
@@ -95,10 +95,9 @@ class RecordSchema:
         stacked = [field.name for field in (self.action, *self.extras) if field.stack > 1]
         if stacked:
             raise RecordError(f"only observation leaves can be stacked, not {stacked}")
-        if self.row_dtype.itemsize > MAX_ROW_BYTES:
-            raise RecordError(
-                f"a row of {self.row_dtype.itemsize} bytes is too large (at most {MAX_ROW_BYTES})"
-            )
+        size = sum(field.nbytes for field in self.columns.values())
+        if size > MAX_ROW_BYTES or self.row_dtype.itemsize > MAX_ROW_BYTES:
+            raise RecordError(f"a row of over {size} bytes is too large (at most {MAX_ROW_BYTES})")
 
     @classmethod
     def from_spaces(
@@ -215,7 +214,9 @@ class RecordSchema:
             body = json.loads(text)
             fields = {key: tuple(parsed(item) for item in body[key]) for key in ("observation", "extras")}
             return cls(fields["observation"], parsed(body["action"]), fields["extras"])
-        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        except RecordError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"this is no record schema: {type(error).__name__}: {error}") from error
 
     def digest(self) -> str:
@@ -351,3 +352,13 @@ class RecordSchema:
             )
         for path, array in stored.items():
             out[f"o/{path}"] = array
+
+
+def taken(rows: Rows, which: slice | NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
+    """Return a copy of some rows (contiguous, ``(n,)``), bytes between their fields included.
+
+    numpy copies field by field and leaves what lies between them as it was in memory: two copies of equal
+    rows would differ, and a file would hold bytes of something else.
+    """
+    raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
+    return raw[which].copy().reshape(-1).view(rows.dtype)

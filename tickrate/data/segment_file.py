@@ -138,7 +138,7 @@ def _read_header(path: Path) -> tuple[RecordSchema, int, int]:
         body = json.loads(text)
         schema = RecordSchema.from_json(json.dumps(body["schema"]))
         capacity, digest = body["capacity"], body["digest"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"{path}: the header cannot be read: {error}") from error
     if digest != schema.digest() or not isinstance(capacity, int) or not 1 <= capacity <= MAX_CAPACITY:
         raise RecordError(

@@ -76,6 +76,8 @@ def read_snapshot(path: Path) -> tuple[dict[str, Any], NDArray[np.uint8]]:
         raise RecordError(f"{path} does not match its checksum: it is damaged or was cut short")
     try:
         header = json.loads(whole[_PREFIX.itemsize : begin].tobytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: its header is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise RecordError(f"{path}: its header is no JSON object: {str(header)[:100]}")
     return header, np.asarray(whole[begin:end])

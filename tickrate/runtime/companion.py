@@ -23,7 +23,7 @@ from tickrate.wire import messages
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.005
-COMMIT_EVERY_S = 0.005
+COMMIT_EVERY_S = 0.02
 """Pause between two looks at the shared memory: how long a row is at risk, beyond the tick that made it."""
 COMMIT_ROWS = 1024
 STATUS_EVERY_S = 0.5

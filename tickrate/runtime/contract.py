@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from tickrate.data.fields import DTYPES
 from tickrate.data.schema import RecordSchema
 from tickrate.errors import ConfigError, MessageError
 from tickrate.runtime.environments import Environment, LiveEnvironment, record_schema
@@ -160,9 +161,10 @@ def _shape(data: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
-    shape, dtype, kind = _shape(data), np.dtype(str(data["dtype"])), data["kind"]
-    if dtype.kind not in "biuf":
-        raise ValueError(f"dtype {dtype}")
+    shape, name, kind = _shape(data), data["dtype"], data["kind"]
+    if name not in DTYPES:  # looked up, never parsed: numpy evaluates parts of a dtype's text
+        raise ValueError(f"dtype {str(name)[:100]!r}")
+    dtype = np.dtype(name)
     if kind == "box":
         low, high = (_array(data[name], shape, dtype) for name in ("low", "high"))
         return spaces.Box(low, high, dtype=dtype.type)

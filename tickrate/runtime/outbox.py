@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tickrate.data.commits import ENTRY
 from tickrate.data.records import Segment
-from tickrate.data.schema import RecordSchema, Rows
+from tickrate.data.schema import RecordSchema, Rows, taken
 from tickrate.errors import ConfigError, RecordError
 from tickrate.runtime.control_block import ControlBlock
 
@@ -195,7 +195,7 @@ class Outbox:
         """
         with self._lock:
             if self._last_key is not None and len(rows):
-                rows, self._last_key = rows[self._overlap(rows, self._last_key) :], None
+                rows, self._last_key = taken(rows, slice(self._overlap(rows, self._last_key), None)), None
             if not len(rows):
                 return
             self._segment.append(rows)

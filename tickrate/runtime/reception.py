@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tickrate import clock
 from tickrate.data.checksums import Verdict, has_checksum
-from tickrate.data.schema import Flag
+from tickrate.data.schema import Flag, taken
 from tickrate.errors import MessageError, WireError
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.incumbency import Incumbency
@@ -207,21 +207,20 @@ class Reception:
         if batch.sequence > peer.receiver.expected != peer.asked_for:
             peer.asked_for, peer.resend = peer.receiver.expected, True  # once; then pings tell
         if end > begin:
-            self._store(peer, rows[begin:end])
+            self._store(peer, taken(rows, slice(begin, end)))
             peer.receiver.stored(batch.sequence + end)
         self._ledger.advance(peer.stream, peer.receiver.expected)
 
     def _store(self, peer: Peer, rows: NDArray[Any]) -> None:
-        """Journal rows under the stream that the ledger gave this worker, whatever they say themselves."""
+        """Journal rows (changed here) under the stream that the ledger gave, whatever they say."""
         assert self.learner is not None  # there is no peer without a learner
-        rows = rows.copy()
         rows["stream"] = peer.stream
         finite = self.learner.replay.finite(rows)
         if not finite.all():
             spoilt = int(np.count_nonzero(~finite))
             self.spoilt_rows += spoilt
             self._refuse(f"{spoilt} rows of {peer.name} hold numbers that are not finite: left out")
-            rows = rows[finite]
+            rows = taken(rows, finite)
         if not len(rows):
             return
         before = self.learner.replay.rows_added

@@ -109,7 +109,12 @@ class SharedFile:
         text = header[_PREFIX.size : _PREFIX.size + length]
         if zlib.crc32(text) != crc:
             raise WireError(f"{self.path}: its description does not match its checksum: it was damaged")
-        found = json.loads(text)
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"{self.path}: its description is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise WireError(f"{self.path}: its description is no JSON object: {str(found)[:100]}")
         for key in {**found, **description}:
             if found.get(key) != description.get(key):
                 raise WireError(

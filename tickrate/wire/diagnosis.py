@@ -138,6 +138,8 @@ def _refused_by_us(
     address: Address, key: Credentials, error: ssl.SSLCertVerificationError, timeout_s: float
 ) -> WireError:
     theirs = _peer_certificate(address, timeout_s)
+    if not theirs:
+        return JoinRefused(f"the hub at {address} broke off the TLS handshake: {error}; try again")
     if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
         begin, end = certificates.valid_from(theirs), certificates.valid_until(theirs)
         return CertificateExpired(

@@ -6,6 +6,7 @@ promised here. Nothing looks for partners on the network: scouting and gossip ar
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -22,6 +23,8 @@ from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Mailbox
 from tickrate.wire.messages import MAX_MESSAGE_BYTES
 from tickrate.wire.zenoh_hub import ZenohHub
 from tickrate.wire.zenoh_settings import Address, check_key, client_config, closer, parse_address, within
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["ZenohCarrier", "ZenohHub"]
 
@@ -69,7 +72,7 @@ class ZenohCarrier:
             check_own_certificate(key)
         self._lock = threading.Lock()
         self._session: zenoh.Session | None = None
-        self._declarations: list[_Declaration] = []
+        self._declarations: list[tuple[str, _Declaration]] = []
         self._kept: list[object] = []  # subscribers and tokens live as long as somebody holds them
         self._mailboxes: list[Mailbox] = []
         self._closed = False
@@ -154,7 +157,7 @@ class ZenohCarrier:
             zenoh.KeyExpr(key)  # a wrong key is the caller's mistake, now and not in the background
             with self._lock:
                 if self._session is None:
-                    self._declarations.append(declaration)
+                    self._declarations.append((key, declaration))
                 else:
                     self._kept.append(declaration(self._session))
         except zenoh.ZError as error:
@@ -171,7 +174,13 @@ class ZenohCarrier:
                 pause = min(PAUSE_MAX_S, 2 * pause)
                 continue
             with self._lock:
-                self._kept += [declaration(session) for declaration in self._declarations]
+                for key, declaration in self._declarations:
+                    try:
+                        self._kept.append(declaration(session))
+                    except (
+                        zenoh.ZError
+                    ) as error:  # keys were checked before, so this is not the caller's fault
+                        _log.error("cannot declare %r at the hub: %s", key, error)
                 self._declarations.clear()
                 self._session = session
             return

@@ -112,7 +112,13 @@ def check_key(address: Address, key: Credentials | None) -> None:
 
     Raises:
         CredentialsError: if not.
+        WireError: for an IPv6 address with TLS; Zenoh takes it for a host name and refuses it as one.
     """
+    if address.kind == "tls" and ":" in address.host:
+        raise WireError(
+            f"{address}: over TLS a hub on IPv6 is dialled by a host name, not by its address. Give it one "
+            "(/etc/hosts will do), and write it into the hub's certificate: tickrate keys init NAME --renew"
+        )
     if address.kind == "tls" and key is None:
         raise CredentialsError(
             f"{address} needs credentials: on the hub's machine run  tickrate keys add NAME,  carry the file "

@@ -1,0 +1,380 @@
+"""What `fuzz_decoder.py` throws bytes at: each decoder, what it may raise, and valid bytes to begin with.
+
+A checksum would stop nearly every mutated input at the door, but whoever is hostile computes it. So where a
+format has one, the input is tried as it is and once more with its checksum put right.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import safetensors
+import safetensors.numpy
+from gymnasium import spaces
+
+from tickrate import artefact
+from tickrate.data import segment_file, snapshot
+from tickrate.data.records import Segment
+from tickrate.data.schema import Field, RecordSchema
+from tickrate.errors import MessageError, PolicyError, RecordError, VersionMismatch, WireError
+from tickrate.games.circuit import protocol
+from tickrate.policy import Policy
+from tickrate.runtime import shared_file
+from tickrate.runtime.contract import EnvironmentContract
+from tickrate.wire import arrays, messages
+
+SCHEMA = RecordSchema(
+    (Field("speed", "float32", (2,)), Field("camera", "uint8", (8, 8), stack=4)),
+    Field("action", "float32", (1,)),
+)
+FOLDER = Path(tempfile.gettempdir())
+"""Where targets that read files put them; `use_folder` sets it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One decoder.
+
+    Attributes:
+        decode: feeds it the bytes.
+        allowed: what it may raise for bytes that are nothing of its kind; anything else is an escape.
+        seeds: valid inputs to start from.
+    """
+
+    decode: Callable[[bytes], None]
+    allowed: tuple[type[Exception], ...]
+    seeds: Callable[[], list[bytes]]
+
+
+def use_folder(folder: Path) -> None:
+    """Let the targets that read files write them into ``folder``."""
+    global FOLDER
+    FOLDER = folder
+
+
+# --- messages ----------------------------------------------------------------------------------------------
+
+
+def example_of(kind: msgspec.inspect.Type) -> Any:
+    """Return a valid value of a field's type, of every type that messages use."""
+    match kind:
+        case msgspec.inspect.LiteralType(values):
+            return values[0]
+        case msgspec.inspect.UnionType(types):
+            return example_of(next(t for t in types if not isinstance(t, msgspec.inspect.NoneType)))
+        case msgspec.inspect.IntType():
+            return kind.ge or 0
+        case msgspec.inspect.FloatType():
+            return 1.5
+        case msgspec.inspect.BoolType():
+            return True
+        case msgspec.inspect.StrType():
+            return "x" * max(1, kind.min_length or 0)
+        case msgspec.inspect.BytesType():
+            return bytes(range(32))
+        case msgspec.inspect.DictType():
+            return {example_of(kind.key_type): example_of(kind.value_type)}
+        case msgspec.inspect.ListType() | msgspec.inspect.VarTupleType():
+            return [example_of(kind.item_type)]
+        case msgspec.inspect.TupleType(item_types):
+            return [example_of(each) for each in item_types]
+        case msgspec.inspect.StructType():
+            return {field.encode_name: example_of(field.type) for field in kind.fields}
+    return None
+
+
+def example_messages() -> list[bytes]:
+    """Return one valid message of each kind, as bytes."""
+    found = []
+    for kind in get_args(messages.AnyMessage):
+        info = msgspec.inspect.type_info(kind)
+        assert isinstance(info, msgspec.inspect.StructType)
+        body = checksum_put_right({info.tag_field: info.tag, **example_of(info)})
+        found.append(messages.encode(msgspec.msgpack.decode(msgspec.msgpack.encode(body), type=kind)))
+    return found
+
+
+def checksum_put_right(body: dict[Any, Any]) -> dict[Any, Any]:
+    blobs = [value for value in body.values() if isinstance(value, bytes)]
+    if "crc32" in body and blobs:
+        body["crc32"] = zlib.crc32(blobs[0])
+    return body
+
+
+HEADER = example_messages()[0][:4]
+
+
+def decode_message(data: bytes) -> None:
+    """Decode as it is; then, with the header and the checksum put right, decode and unpack rows."""
+    try:
+        messages.decode(data)
+    except (MessageError, VersionMismatch):
+        pass
+    try:
+        body = msgspec.msgpack.decode(data[4:])
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+        return
+    if isinstance(body, dict):
+        body = checksum_put_right(body)
+    try:
+        again = msgspec.msgpack.encode(body)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError):
+        return
+    message = messages.decode(HEADER + again)
+    messages.encode(message)
+    if isinstance(message, messages.RowBatch):
+        arrays.unpack_rows(message, SCHEMA.row_dtype, message.schema_digest)
+
+
+ROWS = SCHEMA.empty(3)
+
+
+def example_batch(rows: np.ndarray) -> messages.RowBatch:
+    found = next(m for m in map(messages.decode, example_messages()) if isinstance(m, messages.RowBatch))
+    data = rows.tobytes()
+    return msgspec.structs.replace(found, rows=data, count=len(rows), crc32=zlib.crc32(data))
+
+
+BATCH = example_batch(ROWS)
+
+
+def decode_rows(data: bytes) -> None:
+    """Take the count from the first bytes and the rows from the rest."""
+    batch = msgspec.structs.replace(
+        BATCH, count=int.from_bytes(data[:6], "little"), rows=data[6:], crc32=zlib.crc32(data[6:])
+    )
+    rows = arrays.unpack_rows(batch, SCHEMA.row_dtype, BATCH.schema_digest)
+    assert len(rows) == batch.count
+    rows.tolist()
+
+
+# --- descriptions ------------------------------------------------------------------------------------------
+
+
+def decode_schema(data: bytes) -> None:
+    """Read a schema; one that is accepted describes itself."""
+    schema = RecordSchema.from_json(data)
+    assert RecordSchema.from_json(schema.to_json()) == schema
+    schema.digest()
+    assert schema.empty(1).nbytes == schema.row_dtype.itemsize
+
+
+CONTRACT = EnvironmentContract(
+    {
+        "speed": spaces.Box(np.float32([0, -1]), np.float32([9, 1])),
+        "gear": spaces.Discrete(5, start=1),
+        "keys": spaces.MultiBinary(3),
+        "modes": spaces.MultiDiscrete([2, 3]),
+    },
+    spaces.Box(-1.0, 1.0, (2,)),
+    0.05,
+    2,
+    {"observation": {"speed": [[1, 0], [1, -1]]}, "action": [-1.0, 1.0]},
+)
+
+
+def decode_contract(data: bytes) -> None:
+    """Read an environment's contract as the trainer does, and make its schema."""
+    try:
+        plain = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    contract = EnvironmentContract.from_dict(plain)
+    contract.schema()
+    json.dumps(contract.to_dict())
+
+
+# --- policies ----------------------------------------------------------------------------------------------
+
+
+def example_policy() -> bytes:
+    contract = artefact.PolicyContract(
+        algorithm="x",
+        observation=(artefact.LeafSpec("speed", "float32", (2,)),),
+        action=artefact.ActionSpec("float32", (1,), (-1.0,), (1.0,)),
+        groups={"actor": ("speed",)},
+        network=artefact.NetworkSpec((2, 3, 2)),
+        exploration=artefact.Exploration(),
+        period_s=0.05,
+        action_buffer_length=0,
+    )
+    shapes = artefact.layer_shapes(contract.network)
+    return artefact.pack(contract, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
+
+
+def decode_policy(data: bytes) -> None:
+    """Load a policy as it is; then, with the hash of its weights put right, load it and act."""
+    try:
+        artefact.unpack(data)
+    except PolicyError:
+        pass
+    contract = artefact.read_contract(data)
+    try:
+        weights = safetensors.numpy.load(data)
+        blob = artefact.pack(contract, weights)
+    except (safetensors.SafetensorError, PolicyError, KeyError, ValueError, TypeError, OverflowError):
+        return
+    policy = Policy.from_bytes(blob, seed=0)
+    leaves = {leaf.path: np.zeros((1, *leaf.shape), leaf.dtype) for leaf in contract.observation}
+    policy.act(leaves, policy.initial_state(1))
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def written(data: bytes) -> Path:
+    path = FOLDER / "input"
+    path.write_bytes(data)
+    return path
+
+
+def with_header(text: bytes) -> bytes:
+    """Return a segment file's header with this description, its checksum right."""
+    start = (segment_file.MAGIC, segment_file.FORMAT, len(text), zlib.crc32(text))
+    return np.array(start, np.dtype([("m", "V8"), ("f", "<u4"), ("l", "<u4"), ("c", "<u4")])).tobytes() + text
+
+
+def decode_segment_header(data: bytes) -> None:
+    """Open a file of these bytes; then one of this description, of the size that it asks for if small."""
+    try:
+        segment_file.open_file(written(data))
+    except RecordError:
+        pass
+    path = written(with_header(data))
+    try:
+        segment_file.open_file(path)
+    except RecordError as error:
+        size = re.search(r"its header says (\d+)", str(error))
+        if size is None or not 0 < int(size[1]) < 1 << 20:
+            return
+        with path.open("r+b") as file:
+            file.truncate(int(size[1]))
+    Segment.open(path).close()
+
+
+def example_segment() -> bytes:
+    path = FOLDER / "example"
+    path.unlink(missing_ok=True)
+    small = RecordSchema((Field("speed", "float32", (2,)),), Field("action", "float32", (1,)))
+    segment = Segment.create(path, small, 8)
+    for _ in range(5):
+        segment.append(small.empty(2))
+    segment.close()
+    return path.read_bytes()
+
+
+def decode_journal(data: bytes) -> None:
+    """Overwrite the log of a good file; one that is accepted can be read and written."""
+    begin, entry = 4096, 24
+    whole = bytearray(example_file())
+    whole[begin : begin + len(data[: 8 * entry])] = data[: 8 * entry]
+    for at in range(begin, begin + 8 * entry, entry):
+        whole[at + 16 : at + 20] = zlib.crc32(whole[at : at + 16]).to_bytes(4, "little")
+    segment = Segment.open(written(bytes(whole)))
+    try:
+        segment.read(np.arange(segment.oldest, segment.head))
+        segment.append(segment.schema.empty(3))
+    finally:
+        segment.close()
+
+
+_example: list[bytes] = []
+
+
+def example_file() -> bytes:
+    if not _example:
+        _example.append(example_segment())
+    return _example[0]
+
+
+def decode_snapshot(data: bytes) -> None:
+    """Read a file of these bytes; then one with this header, its checksum right."""
+    try:
+        snapshot.read_snapshot(written(data))
+    except RecordError:
+        pass
+    body = snapshot.MAGIC + snapshot.FORMAT.to_bytes(4, "little") + len(data).to_bytes(4, "little") + data
+    header, _ = snapshot.read_snapshot(written(body + zlib.crc32(body).to_bytes(4, "little")))
+    header.get("anything")
+
+
+DESCRIPTION = {"kind": "ring", "dtype": "abc", "capacity": 16}
+
+
+def decode_shared_file(data: bytes) -> None:
+    """Join a shared file that says this of itself, its checksum right."""
+    text = data[:2048]
+    start = b"TICKSHM\0" + shared_file.FORMAT.to_bytes(4, "little") + len(text).to_bytes(4, "little")
+    header = start + zlib.crc32(text).to_bytes(4, "little") + text
+    for whole in (data.ljust(8192, b"\0"), header.ljust(8192, b"\0")):
+        try:
+            shared_file.SharedFile(written(whole), DESCRIPTION, 4096, create=False).close()
+        except (WireError, VersionMismatch):
+            pass
+
+
+# --- the game, and what may not be there -------------------------------------------------------------------
+
+
+def decode_circuit(data: bytes) -> None:
+    """Read the game's three packets."""
+    for unpack in (protocol.unpack_sensors, protocol.unpack_telemetry, protocol.unpack_control):
+        try:
+            unpack(data)
+        except MessageError:
+            pass
+
+
+def circuit_seeds() -> list[bytes]:
+    sensors = bytearray(protocol.SENSORS.size)
+    sensors[:4] = protocol.SENSOR_MAGIC
+    control = protocol.CONTROL.pack(protocol.CONTROL_MAGIC, protocol.CONTROL_VERSION, 1, 0.5, 1.0, 0.0)
+    return [bytes(sensors), bytes(protocol.TELEMETRY.size), control]
+
+
+def decode_credentials(data: bytes) -> None:
+    """Read a credentials file."""
+    credentials = importlib.import_module("tickrate.wire.credentials")
+    path = written(data)
+    path.chmod(0o600)
+    credentials.Credentials.load(path)
+
+
+def credentials_seeds() -> list[bytes]:
+    credentials = importlib.import_module("tickrate.wire.credentials")
+    return [msgspec.json.encode(example_of(msgspec.inspect.type_info(credentials.Credentials)))]
+
+
+TARGETS: dict[str, Target] = {
+    "message": Target(
+        decode_message,
+        (MessageError, VersionMismatch),
+        lambda: [*example_messages(), messages.encode(BATCH)],
+    ),
+    "rows": Target(decode_rows, (MessageError,), lambda: [(3).to_bytes(6, "little") + ROWS.tobytes()]),
+    "schema": Target(decode_schema, (RecordError,), lambda: [SCHEMA.to_json().encode()]),
+    "contract": Target(
+        decode_contract, (MessageError, RecordError), lambda: [json.dumps(CONTRACT.to_dict()).encode()]
+    ),
+    "policy": Target(decode_policy, (PolicyError,), lambda: [example_policy()]),
+    "segment header": Target(
+        decode_segment_header, (RecordError,), lambda: [example_file(), example_file()[20:].split(b"\0")[0]]
+    ),
+    "journal": Target(decode_journal, (RecordError,), lambda: [example_file()[4096 : 4096 + 192]]),
+    "snapshot": Target(decode_snapshot, (RecordError,), lambda: [b'{"rows": 3, "state": [1, 2]}']),
+    "shared file": Target(decode_shared_file, (), lambda: [json.dumps(DESCRIPTION).encode()]),
+    "circuit": Target(decode_circuit, (), circuit_seeds),
+}
+if importlib.util.find_spec("tickrate.wire.credentials") is not None:
+    TARGETS["credentials"] = Target(decode_credentials, (WireError,), credentials_seeds)
