@@ -31,7 +31,9 @@ def test_the_code_of_a_page_runs(page, monkeypatch, capsys):
         assert "target reached" in out or "out of time" in out
 
 
-@pytest.mark.parametrize("page", ["tutorial_drone.md", "testing.md", "cluster.md", "protocol.md", "design.md"])
+@pytest.mark.parametrize(
+    "page", ["tutorial_drone.md", "testing.md", "cluster.md", "protocol.md", "design.md"]
+)
 def test_links_between_the_pages_lead_somewhere(page):
     text = (DOCS / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
