@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "tickrate.cli.train:main",
         "train on your interface, a shipped live environment or a Gymnasium id",
     ),
+    "status": ("tickrate.cli.status:main", "show who is connected, what arrives, policy lag and alarms"),
     "play": ("tickrate.cli.play:main", "drive with a saved policy and report each episode"),
     "check": ("tickrate.cli.check:main", "examine your interface: spaces, timing, delays, rewards"),
     "hub": ("tickrate.cli.hub:main", "open the place where workers and trainer of several machines meet"),

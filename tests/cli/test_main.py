@@ -56,7 +56,7 @@ def test_each_role_explains_itself(name, capsys):
     with pytest.raises(SystemExit) as end:
         command.main([name, "--help"])
     assert end.value.code == 0
-    assert "--run-dir" in capsys.readouterr().out
+    assert f"usage: tickrate {name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Literal
 
 from tickrate import clock
 from tickrate.errors import RoleFailed, WireError
+from tickrate.runtime.courier import TRAINER
+from tickrate.runtime.overview import Overview, WorkerView, read_overview
 from tickrate.runtime.run_folder import RunFolder, write_atomically
 from tickrate.runtime.supervision import Child
 from tickrate.wire import messages
@@ -31,7 +33,9 @@ class RunState:
 
     Attributes:
         statuses: newest status of each role by its name (``trainer``, ``worker-0``); a role that died has
-        none. episodes: the last finished episodes, oldest first.
+            none.
+        overview: the trainer's newest word on all workers; None while there is no trainer.
+        episodes: the last finished episodes, oldest first.
         finished_episodes: how many have finished, training and evaluation.
         training_episodes: how many of them were training episodes.
         elapsed_s: wall time since the command, in seconds.
@@ -40,6 +44,7 @@ class RunState:
     """
 
     statuses: dict[str, messages.Status] = field(default_factory=dict)
+    overview: Overview | None = None
     episodes: deque[messages.EpisodeReport] = field(default_factory=lambda: deque(maxlen=500))
     finished_episodes: int = 0
     training_episodes: int = 0
@@ -51,6 +56,11 @@ class RunState:
     def workers(self) -> list[messages.Status]:
         """Newest statuses of the workers, by name."""
         return [s for _, s in sorted(self.statuses.items()) if s.role == "worker"]
+
+    def delivery(self, worker: str) -> WorkerView | None:
+        """Return what the trainer knows of a worker, or None."""
+        known = [] if self.overview is None else self.overview.workers
+        return next((view for view in known if view.name == worker), None)
 
     def metric(self, role: str, name: str) -> float | None:
         """Return a metric of a role's newest status, or None."""
@@ -104,6 +114,9 @@ class LocalRun:
             raise
         self._statuses: Mailbox = self._carrier.subscribe(make_key(name, "status", ANY), capacity=1000)
         self._reports: Mailbox = self._carrier.subscribe(make_key(name, "report", ANY), capacity=1000)
+        self._overviews: Mailbox = self._carrier.subscribe(
+            make_key(name, "overview", TRAINER), capacity=1, newest_only=True
+        )
         write_atomically(folder.hub, self._hub.endpoint.encode())  # so that others find it (tickrate status)
         common = ["--run-dir", str(folder.path), "--hub", self._hub.endpoint]
         started_at = ["--started", repr(self._started), *(["--resume"] if resume else [])]
@@ -197,6 +210,11 @@ class LocalRun:
                 state.add_episode(message)
             elif isinstance(message, messages.Status) and self._speaks(message):
                 state.statuses[message.worker] = message
+        for payload in self._overviews.drain(1):
+            try:
+                state.overview = read_overview(payload)
+            except WireError as error:
+                state.notes.append(f"left out a message: {error}")
 
     def _speaks(self, status: messages.Status) -> bool:
         """Tell whether a status counts: the companion of a killed worker still says goodbye."""
@@ -211,6 +229,8 @@ class LocalRun:
                 code,
             )
         self.state.statuses.pop(child.title, None)
+        if child is self._trainer:
+            self.state.overview = None
         if child is not self._trainer and self.state.paused:
             return  # a paused run does not begin to act by itself; the next poll after "resume" starts it
         self.state.notes.append(f"the {child.title} was killed (code {code}); started again")
