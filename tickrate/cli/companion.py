@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from tickrate import clock
 from tickrate.cli.role import begin_log
 from tickrate.config.experiment import Experiment, load_experiment
-from tickrate.errors import Refused, RunFolderError, VersionMismatch
+from tickrate.data.schema import RecordSchema
+from tickrate.errors import FolderInUse, Refused, RunFolderError, VersionMismatch
 from tickrate.runtime.companion import Companion, drain
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import Courier, Purpose
@@ -26,6 +28,9 @@ from tickrate.runtime.weights_file import WeightsFile
 from tickrate.wire.carrier import Carrier
 
 _log = logging.getLogger(__name__)
+
+HANDOVER_S = 10.0
+"""Seconds to wait for the companion of a killed worker to let go of the outbox."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     with ExitStack() as cleanup:
         # Of a killed worker nobody else would remove the memory.
         cleanup.callback(lambda: outlet.close(remove=control_ended.is_set()))
-        outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox)
+        outbox = _outbox(place, outlet.schema, experiment)
         cleanup.callback(outbox.close)
         carrier = cleanup.enter_context(open_carrier(experiment.network))
         courier = _courier(experiment, outbox, outlet.contract, options.run, options.name, "train", carrier)
@@ -78,7 +83,7 @@ def drain_outbox(
             f"{place.path} holds no outbox: start --drain in the folder, and with the --name, of the worker"
         ) from None
     with ExitStack() as cleanup:
-        outbox = Outbox(place.path, contract.schema(), experiment.worker.outbox)
+        outbox = _outbox(place, contract.schema(), experiment)
         cleanup.callback(outbox.close)
         if outbox.pending == 0:
             _log.info("nothing to deliver: all rows of %s are acknowledged", name)
@@ -88,6 +93,18 @@ def drain_outbox(
         done = drain(outbox, courier, stop, lambda text: _log.info("%s", text))
         _log.info("all delivered" if done else f"{outbox.pending} rows are still undelivered")
         return 0 if done else 1
+
+
+def _outbox(place: WorkerFolder, schema: RecordSchema, experiment: Experiment) -> Outbox:
+    """Open a worker's outbox; the companion of a worker that was killed may have to let go of it first."""
+    deadline = clock.now() + HANDOVER_S
+    while True:
+        try:
+            return Outbox(place.path, schema, experiment.worker.outbox)
+        except FolderInUse:
+            if clock.now() > deadline:
+                raise
+            clock.sleep(0.02)
 
 
 def _courier(

@@ -2,8 +2,7 @@
 
 One thread commits rows from the shared memory to the outbox; another delivers the outbox, and brings weights
 and orders the other way. Neither waits for the other: a stalled link does not hold up a commit. It ends when
-its
-control process has ended and all is delivered, or is safe on the disk.
+its control process has ended and all is delivered, or is safe on the disk.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from tickrate import clock
-from tickrate.errors import RecordError, Refused, VersionMismatch
+from tickrate.errors import Refused, VersionMismatch
 from tickrate.runtime.courier import Courier, Heard
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
@@ -31,6 +30,8 @@ SILENCE_S = 3.0
 """A control loop that has not ticked for so long is reported."""
 DRAIN_PATIENCE_S = 5.0
 """Seconds to go on delivering after the control process has ended; what is left stays in the outbox."""
+KILLED_PATIENCE_S = 0.5
+"""The same after it was killed: its successor's companion waits for the outbox, and delivers the rest."""
 
 
 class Companion:
@@ -68,7 +69,7 @@ class Companion:
 
         Raises:
             Refused, VersionMismatch: if the trainer takes nothing from this worker. The rows are safe.
-            RecordError, OSError: if rows cannot be committed.
+            Exception: whatever kept rows from being committed.
         """
         stop = threading.Event()
         committer = threading.Thread(target=self._commit_until, args=(stop,), name="tickrate-commit")
@@ -87,7 +88,10 @@ class Companion:
                 if self._failure is not None:
                     raise self._failure
                 if ended:
-                    deadline = min(deadline, clock.now() + DRAIN_PATIENCE_S)
+                    orderly = bool(self._outlet.block.get("shutdown"))
+                    deadline = min(
+                        deadline, clock.now() + (DRAIN_PATIENCE_S if orderly else KILLED_PATIENCE_S)
+                    )
                     left = self._outlet.rows.pending() + (not self._courier.delivered)
                     if left == 0 or clock.now() > deadline:
                         break
@@ -98,7 +102,8 @@ class Companion:
         finally:
             stop.set()
             committer.join()
-        self.commit()
+        while self.commit() == COMMIT_ROWS:
+            pass
         if self._outbox.pending:
             _log.warning(
                 "%d rows are not delivered yet: they stay in the outbox, for the next start or --drain",
@@ -115,7 +120,7 @@ class Companion:
             try:
                 while self.commit() == COMMIT_ROWS:
                     pass
-            except (RecordError, OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 (raised again in the companion's own thread)
                 self._failure = error
                 return
 
@@ -165,7 +170,8 @@ class Companion:
         if weights is not None and weights.version > outlet.weights.version():
             outlet.weights.write(weights.version, weights.payload)
             self._keep_weights(weights, self._outbox.life)
-        block.set("welcomed", int(self._courier.welcomed))
+        # A life in the outbox: a trainer of this run has welcomed the worker at an earlier start.
+        block.set("welcomed", int(self._courier.welcomed or self._outbox.life != 0))
 
     def _condition(self, now: float) -> tuple[str, str]:
         """Return state and words for the status."""
@@ -199,11 +205,16 @@ def drain(outbox: Outbox, courier: Courier, stop: threading.Event, say: Callable
         say: called about once a second with how it stands.
 
     Raises:
-        Refused, VersionMismatch: if the trainer takes nothing from this worker.
+        Refused, VersionMismatch: if the trainer takes nothing from us, or the rows are of another run.
     """
     next_word = 0.0
     while not stop.is_set() and not courier.delivered:
         courier.step()
+        if courier.set_aside:
+            raise Refused(
+                f"{courier.set_aside} rows cannot be delivered: they belong to an earlier run of this name. "
+                "They were set aside in the worker's folder, as a file outbox-*.kept"
+            )
         if clock.now() >= next_word:
             next_word = clock.now() + 1.0
             say(f"{outbox.pending} rows to deliver, {courier.condition()}")
