@@ -67,21 +67,27 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def check_drainable(place: WorkerFolder) -> None:
+    """Check that a worker's folder has something that could be delivered.
+
+    Raises:
+        RunFolderError: if not.
+    """
+    if not place.contract.exists():
+        raise RunFolderError(
+            f"{place.path} holds no outbox: start --drain in the folder, and with the --name, of the worker"
+        )
+
+
 def drain_outbox(
     experiment: Experiment, folder: RunFolder, place: WorkerFolder, name: str, stop: threading.Event
 ) -> int:
     """Deliver what a worker's outbox holds, without touching the device; return the exit code.
 
     Raises:
-        RunFolderError: if there is nothing that could be delivered.
         Refused: if the trainer takes nothing from this worker.
     """
-    try:
-        contract = EnvironmentContract.from_dict(json.loads(place.contract.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise RunFolderError(
-            f"{place.path} holds no outbox: start --drain in the folder, and with the --name, of the worker"
-        ) from None
+    contract = EnvironmentContract.from_dict(json.loads(place.contract.read_text(encoding="utf-8")))
     with ExitStack() as cleanup:
         outbox = _outbox(place, contract.schema(), experiment)
         cleanup.callback(outbox.close)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from tickrate import clock
-from tickrate.cli.companion import drain_outbox
+from tickrate.cli.companion import check_drainable, drain_outbox
 from tickrate.cli.role import begin_log, end_on_termination, resolve, role_parser
 from tickrate.config.experiment import Experiment, dump_experiment
 from tickrate.errors import Refused
@@ -63,6 +63,8 @@ def main(arguments: Sequence[str]) -> int:
     name = name_of(experiment.network, options.name) or f"worker-{options.index}"
     check_worker_name(name)
     place = folder.worker(name)
+    if options.drain:
+        check_drainable(place)
     launched = options.run_dir is not None
     stop = threading.Event()
     end_on_termination(stop, launched=launched)

@@ -154,7 +154,12 @@ class Outbox:
     def _begin(self) -> Segment:
         """Start an empty outbox under a new identity; the old files are replaced."""
         self._segment_path.unlink(missing_ok=True)
-        segment = Segment.create(self._segment_path, self.schema, self._capacity)
+        try:
+            segment = Segment.create(self._segment_path, self.schema, self._capacity)
+        except ConfigError as error:
+            raise ConfigError(
+                f"the outbox does not fit (worker.outbox.max_bytes is {self._config.max_bytes}): {error}"
+            ) from error
         self._state = ControlBlock(self._state_path, _CELLS, create=True)
         self._set("identity", _draw())
         return segment

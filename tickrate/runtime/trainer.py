@@ -132,6 +132,7 @@ class Trainer:
         self._status("building", "networks and replay")
         learner = self._build(contract)
         self._next_checkpoint = clock.now() + learner.config.checkpoint_every_s
+        self._next_log = clock.now() + learner.config.log_every_s
         # A resumed run acts on with what it had learned. One that had saved nothing yet has only its rows:
         # the workers go on with the policy that they have.
         if learner.version > 0 and learner.limiter.updates > 0:
