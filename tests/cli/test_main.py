@@ -54,8 +54,14 @@ def test_each_command_explains_itself(name, capsys):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("worker", ["tickrate worker mine.yaml --name arm-1 --hub tls/", "--key", "--drain", "not touched before"]),
-        ("trainer", ["tickrate trainer mine.yaml --resume", "--hub", "--key", "--replace", "says what it waits"]),
+        (
+            "worker",
+            ["tickrate worker mine.yaml --name arm-1 --hub tls/", "--key", "--drain", "not touched before"],
+        ),
+        (
+            "trainer",
+            ["tickrate trainer mine.yaml --resume", "--hub", "--key", "--replace", "says what it waits"],
+        ),
         ("companion", ["--worker-dir", "--shared", "--run", "--name"]),
     ],
 )

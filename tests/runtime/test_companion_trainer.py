@@ -219,7 +219,13 @@ def test_rubbish_and_rows_of_strangers_are_left_out_and_counted(place):
 
     def rows(name, digest=SCHEMA.digest(), boot=boot, outbox=outbox, first=0):
         batch = pack_rows(
-            rows_of(0, 3), run=RUN, worker=name, boot=boot, outbox=outbox, sequence=first, schema_digest=digest
+            rows_of(0, 3),
+            run=RUN,
+            worker=name,
+            boot=boot,
+            outbox=outbox,
+            sequence=first,
+            schema_digest=digest,
         )
         place.ear.publish(make_key(RUN, "rows", name), messages.encode(batch))
 

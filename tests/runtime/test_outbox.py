@@ -235,7 +235,9 @@ def test_without_its_state_it_is_set_aside_and_begins_anew(open_outbox, tmp_path
     if damage == "gone":
         state.unlink()
     else:
-        state.write_bytes({"empty": b"", "text": b"hello" * 999, "bits": data[:30] + b"\xff" + data[31:]}[damage])
+        state.write_bytes(
+            {"empty": b"", "text": b"hello" * 999, "bits": data[:30] + b"\xff" + data[31:]}[damage]
+        )
     outbox = open_outbox()
     assert outbox.identity != identity
     assert (outbox.head, outbox.life) == (0, 0)
