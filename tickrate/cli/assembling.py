@@ -66,7 +66,13 @@ def prepare_folder(experiment: Experiment, on_existing: OnExisting, *, device: b
     folder.prepare(on_existing)
     if on_existing == "resume":
         _check_unfinished(experiment, folder)
-    write_atomically(folder.experiment, dump_experiment(experiment).encode())
+    try:
+        write_atomically(folder.experiment, dump_experiment(experiment).encode())
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder.path} cannot be written ({error.strerror}): mend its permissions or make room, or "
+            "choose another place with run.root"
+        ) from error
     return folder
 
 

@@ -17,7 +17,6 @@ from tickrate.errors import RunFolderError, WireError
 from tickrate.runtime.companion import POLL_S, Companion, drain
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import Courier, Purpose
-from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.network import HubWatch, compression_for, open_carrier
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
@@ -53,11 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     with ExitStack() as cleanup:
         # Of a killed worker nobody else would remove the memory.
         cleanup.callback(lambda: outlet.close(remove=control_ended.is_set()))
-        # The companion of a killed predecessor still delivers; it hands the outbox over when it is wanted.
-        lock = cleanup.enter_context(
-            LockFile(place.outbox_lock, f"the outbox of {options.name!r}", patience_s=HANDOVER_PATIENCE_S)
-        )
-        outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox)
+        outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox, patience_s=HANDOVER_PATIENCE_S)
         cleanup.callback(outbox.close)
         carrier = cleanup.enter_context(open_carrier(experiment.network))
         courier = _courier(
@@ -72,11 +67,23 @@ def main(arguments: Sequence[str]) -> int:
             companion = Companion(
                 outlet, outbox, courier, options.run, weights.keep, watch.reason, poll_s=poll_s
             )
-            companion.run(control_ended, lambda: lock.wanted)
+            companion.run(control_ended)
         except WireError as error:
             print(error, flush=True)
             return 2
     return 0
+
+
+def check_drainable(place: WorkerFolder) -> None:
+    """Check that a worker's folder has something that could be delivered.
+
+    Raises:
+        RunFolderError: if not.
+    """
+    if not place.contract.exists():
+        raise RunFolderError(
+            f"{place.path} holds no outbox: start --drain in the folder, and with the --name, of the worker"
+        )
 
 
 def drain_outbox(
@@ -85,20 +92,12 @@ def drain_outbox(
     """Deliver what a worker's outbox holds, without touching the device; return the exit code.
 
     Raises:
-        RunFolderError: if there is nothing that could be delivered.
         Refused: if the trainer takes nothing from this worker.
     """
-    try:
-        contract = EnvironmentContract.from_dict(json.loads(place.contract.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise RunFolderError(
-            f"{place.path} holds no outbox: start --drain in the folder, and with the --name, of the worker"
-        ) from None
+    contract = EnvironmentContract.from_dict(json.loads(place.contract.read_text(encoding="utf-8")))
     with ExitStack() as cleanup:
-        cleanup.enter_context(
-            LockFile(place.outbox_lock, f"the outbox of {name!r}", patience_s=HANDOVER_PATIENCE_S)
-        )
-        outbox = Outbox(place.path, contract.schema(), experiment.worker.outbox)
+        config = experiment.worker.outbox
+        outbox = Outbox(place.path, contract.schema(), config, patience_s=HANDOVER_PATIENCE_S)
         cleanup.callback(outbox.close)
         if outbox.pending == 0:
             _log.info("nothing to deliver: all rows of %s are acknowledged", name)

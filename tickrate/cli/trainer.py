@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import secrets
 import threading
@@ -17,7 +18,7 @@ from tickrate.runtime.learner import Learner
 from tickrate.runtime.ledger import Ledger
 from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.network import HubWatch, open_carrier
-from tickrate.runtime.run_folder import OnExisting, RunFolder
+from tickrate.runtime.run_folder import OnExisting, RunFolder, write_atomically
 from tickrate.runtime.supervision import lower_priority, on_parent_exit
 from tickrate.runtime.trainer import Trainer
 
@@ -61,7 +62,9 @@ def main(arguments: Sequence[str]) -> int:
         watch = cleanup.enter_context(HubWatch(experiment.network, carrier))
 
         def build(contract: EnvironmentContract) -> Learner:
-            return parts.build(contract, folder, tracker, resume=resume, started=options.started)
+            learner = parts.build(contract, folder, tracker, resume=resume, started=options.started)
+            write_atomically(folder.contract, json.dumps(contract.to_dict()).encode())
+            return learner
 
         assembling.load_algorithm(experiment)  # imports its framework while the worker connects and warms up
         trainer = Trainer(
@@ -73,6 +76,7 @@ def main(arguments: Sequence[str]) -> int:
             synchronous_steps=experiment.worker.synchronous_steps,
             diagnose=watch.reason,
             lag_alarm_s=experiment.trainer.policy_lag_alarm_s,
+            contract=EnvironmentContract.load(folder.contract) if resume else None,
         )
         trainer.run(stop, end_when_finished=not launched)
     return 0
@@ -80,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _prepare(options: argparse.Namespace, experiment: Experiment, folder: RunFolder) -> bool:
     """Make the run folder as the person chose; return whether there is a run to resume."""
-    resume = bool(options.resume) and folder.experiment.exists() and folder.begun
+    resume = bool(options.resume) and folder.experiment.exists() and folder.resumable
     on_existing: OnExisting = (
         "resume" if resume else "replace" if options.replace and folder.path.exists() else "refuse"
     )

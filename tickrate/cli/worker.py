@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from tickrate import clock
-from tickrate.cli.companion import drain_outbox
+from tickrate.cli.companion import check_drainable, drain_outbox
 from tickrate.cli.role import begin_log, end_on_termination, resolve, role_parser
 from tickrate.config.experiment import Experiment, dump_experiment
 from tickrate.errors import Refused
@@ -21,6 +21,7 @@ from tickrate.runtime.environments import EnvironmentConfig, open_environment
 from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.network import name_of
 from tickrate.runtime.outlet import SharedOutlet
+from tickrate.runtime.peers import check_worker_name
 from tickrate.runtime.run_folder import RunFolder, WorkerFolder, write_atomically
 from tickrate.runtime.supervision import Child, on_parent_exit
 from tickrate.runtime.worker import ControlLoop
@@ -60,7 +61,10 @@ def main(arguments: Sequence[str]) -> int:
     begin_log("worker")
     experiment, folder = resolve(options)
     name = name_of(experiment.network, options.name) or f"worker-{options.index}"
+    check_worker_name(name)
     place = folder.worker(name)
+    if options.drain:
+        check_drainable(place)
     launched = options.run_dir is not None
     stop = threading.Event()
     end_on_termination(stop, launched=launched)
@@ -175,6 +179,9 @@ class _Guard:
         self._done.set()
         self._stop.set()
         self._thread.join()
+        self._outlet.block.set("shutdown", 1)  # an end in order: the companion takes its time to deliver
+        if not self._companion.running and self._companion.exit_code not in (0, REFUSED_CODE):
+            self._companion.start()  # it was killed: what is in the shared memory belongs into the outbox
         self._companion.close_input()
         self._companion.wait(COMPANION_PATIENCE_S)
         self._companion.end(1.0)

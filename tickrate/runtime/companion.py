@@ -2,8 +2,7 @@
 
 One thread commits rows from the shared memory to the outbox; another delivers the outbox, and brings weights
 and orders the other way. Neither waits for the other: a stalled link does not hold up a commit. It ends when
-its
-control process has ended and all is delivered, or is safe on the disk.
+its control process has ended and all is delivered, or is safe on the disk.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from tickrate import clock
-from tickrate.errors import RecordError, WireError
+from tickrate.errors import Refused, WireError
 from tickrate.runtime.courier import Courier, Heard
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
@@ -65,18 +64,19 @@ class Companion:
         for note in outbox.notes:
             _log.warning("%s", note)
 
-    def run(self, control_ended: threading.Event, hand_over: Callable[[], bool] = lambda: False) -> None:
+    def run(self, control_ended: threading.Event) -> None:
         """Carry until the control process has ended and all is delivered (or nobody takes it any more).
+
+        If it was killed and started again, the new one's companion waits for the outbox: it gets it as soon
+        as the last rows are committed, and delivers the rest.
 
         Args:
             control_ended: set when the control process has gone, for whatever reason.
-            hand_over: tells, once it has, whether a successor waits for the outbox.
 
         Raises:
-            WireError: if hub or trainer refuse this worker (`Refused`, `VersionMismatch`, `JoinRefused`,
-            ...). The
-                rows are safe.
-            RecordError, OSError: if rows cannot be committed.
+            WireError: if hub or trainer refuse this worker (`Refused`, `VersionMismatch`, `JoinRefused`).
+                The rows are safe.
+            Exception: whatever kept rows from being committed.
         """
         stop = threading.Event()
         committer = threading.Thread(target=self._commit_until, args=(stop,), name="tickrate-commit")
@@ -96,10 +96,9 @@ class Companion:
                     raise self._failure
                 if ended:
                     deadline = min(deadline, clock.now() + DRAIN_PATIENCE_S)
-                    left = self._outlet.rows.pending() + (not self._courier.delivered)
-                    if left == 0 or clock.now() > deadline:
-                        break
-                    if self._outlet.rows.pending() == 0 and hand_over():
+                    uncommitted = self._outlet.rows.pending()
+                    done = uncommitted == 0 and (self._courier.delivered or self._outbox.wanted)
+                    if done or clock.now() > deadline:
                         break
                 if not self._courier.busy:
                     clock.sleep(self._poll_s)
@@ -108,7 +107,8 @@ class Companion:
         finally:
             stop.set()
             committer.join()
-        self.commit()
+        while self.commit() == COMMIT_ROWS:
+            pass
         if self._outbox.pending:
             _log.warning(
                 "%d rows are not delivered yet: they stay in the outbox, for the next start or --drain",
@@ -125,7 +125,7 @@ class Companion:
             try:
                 while self.commit() == COMMIT_ROWS:
                     pass
-            except (RecordError, OSError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 (raised again in the companion's own thread)
                 self._failure = error
                 return
 
@@ -181,7 +181,8 @@ class Companion:
             self._keep_weights(weights, self._outbox.life)
         for answer in heard.answers[-1:]:
             outlet.answer.write(outlet.answer.version() + 1, answer.actions)
-        block.set("welcomed", int(self._courier.welcomed))
+        # A life in the outbox: a trainer of this run has welcomed the worker at an earlier start.
+        block.set("welcomed", int(self._courier.welcomed or self._outbox.life != 0))
 
     def _condition(self, now: float) -> tuple[str, str]:
         """Return state and words for the status."""
@@ -215,11 +216,16 @@ def drain(outbox: Outbox, courier: Courier, stop: threading.Event, say: Callable
         say: called about once a second with how it stands.
 
     Raises:
-        Refused, VersionMismatch: if the trainer takes nothing from this worker.
+        Refused, VersionMismatch: if the trainer takes nothing from us, or the rows are of another run.
     """
     next_word = 0.0
     while not stop.is_set() and not courier.delivered:
         courier.step()
+        if courier.set_aside:
+            raise Refused(
+                f"{courier.set_aside} rows cannot be delivered: they belong to an earlier run of this name. "
+                "They were set aside in the worker's folder, as a file outbox-*.kept"
+            )
         if clock.now() >= next_word:
             next_word = clock.now() + 1.0
             say(f"{outbox.pending} rows to deliver, {courier.condition()}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,6 +130,20 @@ class EnvironmentContract:
         except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
             raise MessageError(f"not the contract of an environment: {error!r}") from error
         return cls(leaf_spaces, action_space, period_s, length, mirror, checksum)
+
+    @classmethod
+    def load(cls, path: Path) -> EnvironmentContract | None:
+        """Return the contract in a JSON file, None if there is no such file.
+
+        Raises:
+            MessageError: if the file holds none.
+        """
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            raise MessageError(f"{path} holds no contract of an environment: {error}") from error
 
 
 def _space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:

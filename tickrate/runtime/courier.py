@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -14,14 +15,14 @@ from typing import Literal
 import msgspec
 
 from tickrate import __version__, clock
-from tickrate.errors import MessageError, Refused, VersionMismatch, WireError
+from tickrate.errors import Refused, VersionMismatch, WireError
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.outbox import Outbox
 from tickrate.wire import messages
 from tickrate.wire.arrays import Compression, pack_rows
 from tickrate.wire.carrier import Carrier, make_key
 from tickrate.wire.clock_offset import ClockOffset
-from tickrate.wire.delivery import Sender
+from tickrate.wire.delivery import RESEND_AFTER_S, Sender
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ then."""
 GREET_EVERY_S = 1.0
 BUFFERED_REPORTS = 10_000
 """Episode reports kept while no trainer takes them; beyond it the oldest are dropped."""
+REPORTS_UNDER_WAY = 64
+"""Reports sent before the first of them is acknowledged."""
 
 Purpose = Literal["train", "expert", "test", "drain"]
 
@@ -104,6 +107,11 @@ class Courier:
         self.offset = ClockOffset()
         self._reports: deque[messages.EpisodeReport] = deque(maxlen=BUFFERED_REPORTS)
         self.reports_made = self._reports_sent = self._reports_acknowledged = 0
+        self._report_moved_at = 0.0
+        self._sent_to = 0
+        self.set_aside = 0
+        self._left_out = 0
+        self._foreign = ""
         self._trainer_boot: int | None = None
         self.welcomed = False
         self.acknowledged_at = self._heard_at = -float("inf")
@@ -125,7 +133,7 @@ class Courier:
 
         Raises:
             Refused: if the trainer takes nothing from this worker.
-            VersionMismatch: if it speaks another version of the protocol.
+            VersionMismatch: if it speaks another version of the protocol, and no other has been heard.
         """
         now = self._now()
         self._follow_trainer(now)
@@ -158,7 +166,7 @@ class Courier:
         if self._trainer_boot is None and not self._trainers.present:
             return "hub reached, no trainer yet"
         if not self.welcomed:
-            return "waiting for the trainer's welcome"
+            return self._foreign or "waiting for the trainer's welcome"
         silent = self._now() - self._heard_at
         return f"trainer silent for {silent:.0f} s" if silent > SILENCE_S else "connected"
 
@@ -167,7 +175,7 @@ class Courier:
     def _follow_trainer(self, now: float) -> None:
         """Notice another trainer: it knows nothing of the grants of the one before."""
         for payload in self._hellos.drain(10):
-            message = self._decode(payload)
+            message = self._decode(payload, greeting=True)
             if isinstance(message, messages.Hello) and message.role == "trainer":
                 if message.boot != self._trainer_boot:
                     self._trainer_boot = message.boot
@@ -237,31 +245,44 @@ class Courier:
         if not outbox.belongs_to(ack.life):
             self._begin_anew("these rows belong to an earlier run of this name")
             return
-        if ack.acknowledged > outbox.head:
-            self._begin_anew("this outbox was set back: the trainer has newer rows of it")
+        if ack.acknowledged > max(outbox.opened_at, outbox.oldest, self._sent_to):
+            self._set_back()
             return
-        self._heard_at, self._refused_since = now, None
+        self._heard_at, self._refused_since, self._foreign = now, None, ""
         if ack.echo > 0:
             self.offset.add(ack.echo, ack.received_at, ack.answered_at, now)
         if not self.welcomed:
             self.welcomed = True
-            self.sender = Sender(max(ack.acknowledged, outbox.oldest))
+            self.sender.begin(max(ack.acknowledged, outbox.oldest))
         self.sender.on_ack(ack.acknowledged, ack.granted, resend=ack.resend, now=now)
         if ack.acknowledged > outbox.oldest or outbox.pending == 0:
             self.acknowledged_at = now
         outbox.acknowledge(ack.acknowledged)
         if ack.resend:
             self._reports_sent = self._reports_acknowledged
-        self._reports_acknowledged = max(self._reports_acknowledged, min(ack.reports, self.reports_made))
+        if ack.reports > self._reports_acknowledged:
+            self._reports_acknowledged = min(ack.reports, self.reports_made)
+            self._report_moved_at = now
         while self._reports and self._reports[0].sequence <= self._reports_acknowledged:
             self._reports.popleft()
 
     def _begin_anew(self, why: str) -> None:
         _log.warning("%s: %d rows were undelivered", why, self._outbox.pending)
+        self.set_aside += self._outbox.pending
         self._outbox.begin_anew(why)
-        for note in self._outbox.notes:
-            _log.warning("%s", note)
-        self.sender = Sender(0)
+        self._go_on_anew()
+
+    def _set_back(self) -> None:
+        """The trainer has rows that we had not sent when the disk was last read: it was set back since."""
+        _log.warning("this outbox was set back: the trainer has newer rows of it")
+        self._outbox.renumber("this outbox was set back")
+        self._go_on_anew()
+
+    def _go_on_anew(self) -> None:
+        while self._outbox.notes:
+            _log.warning("%s", self._outbox.notes.pop(0))
+        self._sent_to = 0
+        self.sender.begin(0)
         self._start_over()
         self._next_greeting = 0.0
 
@@ -306,13 +327,25 @@ class Courier:
             )
             self._publish("rows", batch, wait=True)
             sender.sent(count, now)
-        for report in self._reports:
-            if report.sequence > self._reports_sent:
+            self._sent_to = max(self._sent_to, sender.next)
+        self._deliver_reports(now)
+
+    def _deliver_reports(self, now: float) -> None:
+        if not self._reports:
+            return
+        if self._reports_sent > self._reports_acknowledged and now - self._report_moved_at > RESEND_AFTER_S:
+            self._reports_sent = self._reports_acknowledged  # one was lost on the way
+        limit = self._reports_acknowledged + REPORTS_UNDER_WAY
+        for report in itertools.islice(self._reports, REPORTS_UNDER_WAY):
+            if self._reports_sent < report.sequence <= limit:
                 self._publish("report", report, wait=True)
-                self._reports_sent = report.sequence
+                self._reports_sent, self._report_moved_at = report.sequence, now
 
     def report(self, report: messages.EpisodeReport) -> None:
         """Deliver an episode's report; it is numbered here."""
+        if len(self._reports) == BUFFERED_REPORTS:  # the oldest gives way: the trainer must not wait for it
+            self._reports_acknowledged = self._reports[0].sequence
+            self._start_over()
         self.reports_made += 1
         self._reports.append(msgspec.structs.replace(report, boot=self.boot, sequence=self.reports_made))
 
@@ -362,11 +395,16 @@ class Courier:
         except WireError as error:
             _log.warning("%s: %s", kind, error)
 
-    def _decode(self, payload: bytes) -> messages.AnyMessage | None:
+    def _decode(self, payload: bytes, *, greeting: bool = False) -> messages.AnyMessage | None:
+        """Return a message, None if it is none; another version in a first greeting is raised."""
         try:
             return messages.decode(payload)
-        except VersionMismatch:
-            raise
-        except MessageError as error:
-            _log.warning("left out a message: %s", error)
+        except WireError as error:
+            if greeting and isinstance(error, VersionMismatch):
+                if self._heard_at == -float("inf"):
+                    raise
+                self._foreign = f"a trainer of another release is there: {error}"
+            self._left_out += 1
+            if self._left_out <= 100 or self._left_out % 1000 == 0:
+                _log.warning("left out a message (%d so far): %s", self._left_out, error)
             return None

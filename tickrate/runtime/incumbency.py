@@ -14,12 +14,15 @@ from tickrate.wire.mailbox import Mailbox
 
 _log = logging.getLogger(__name__)
 
-SETTLE_S = 1.5
+SETTLE_S = 5.0
 """A trainer that finds another one present waits so long for its objection before it takes over."""
 GREET_EVERY_S = 0.5
+HELLO_EVERY_S = 2.0
+"""A trainer that serves greets so often: another one that it could not see when it came hears of it."""
+ROSTER_S = 0.3
+"""Seconds to wait at the start for the hub's word on who is present."""
 STALL_S = 5.0
-"""After a pause of our own that long (a suspended machine), another trainer may have taken over: ask
-again."""
+"""After a pause of our own that long (a suspended machine), another trainer may serve: ask again."""
 
 
 class Incumbency:
@@ -34,11 +37,13 @@ class Incumbency:
 
     def __init__(self, carrier: Carrier, run: str, boot: int, life: int) -> None:
         self._carrier, self._run, self._boot, self._life = carrier, run, boot, life
-        self._others = carrier.watch(make_key(run, "present", TRAINER))
+        present = make_key(run, "present", TRAINER)
+        another = carrier.watch(present).wait_for(present, ROSTER_S)
         self._refusals: Mailbox = carrier.subscribe(make_key(run, "refusal", TRAINER), capacity=10)
         self._looked_at = clock.now()
-        self._settled_at = clock.now() + (SETTLE_S if self._others.present else 0.0)
+        self._settled_at = clock.now() + (SETTLE_S if another else 0.0)
         self._next_hello = 0.0
+        self._rival: int | None = None
 
     def announce(self) -> None:
         """Be present; to be called once everything is subscribed to, so that whoever greets us is heard."""
@@ -69,6 +74,8 @@ class Incumbency:
     def look(self) -> None:
         """Hear objections, and go on asking while not settled.
 
+        Of two that serve (each came while the other could not be seen), the one that started first stays.
+
         Raises:
             Refused: if another trainer serves this run; names it.
         """
@@ -81,14 +88,19 @@ class Incumbency:
                 message = messages.decode(payload)
             except WireError:
                 continue
-            if isinstance(message, messages.Refusal) and message.boot == self._boot:
+            if not isinstance(message, messages.Refusal) or message.boot != self._boot:
+                continue
+            if not self.settled or (self._rival is not None and self._rival < self._boot):
                 raise Refused(message.text)
-        if not self.settled:
+        if not self.settled or now >= self._next_hello - GREET_EVERY_S + HELLO_EVERY_S:
             self.say_hello()
 
     def meet(self, hello: messages.Hello) -> None:
         """Object to another trainer that has greeted."""
-        if hello.boot == self._boot or not self.settled:
+        if hello.boot == self._boot:
+            return
+        self._rival = hello.boot
+        if not self.settled:
             return
         text = f"another trainer serves run {self._run!r}: {here()}. Stop it, or give this run another name"
         refusal = refusal_to(hello, "duplicate", text)

@@ -97,21 +97,25 @@ class Learner:
     # --- data in
     # ---------------------------------------------------------------------------------------------
 
-    def ingest(self, rows: NDArray[Any], *, clock_offset_s: float = 0.0) -> tuple[int, float | None]:
+    def ingest(
+        self, rows: NDArray[Any], *, clock_offset_s: float | None = 0.0
+    ) -> tuple[int, float | None] | None:
         """Add rows to the replay, count the training steps among them, and note their timing.
 
         Args:
             rows: rows of one worker, in order.
-            clock_offset_s: this machine's monotonic clock minus the worker's, in seconds.
+            clock_offset_s: this machine's monotonic clock minus the worker's, in seconds; None while unknown.
 
         Returns:
             Version of the policy that chose the newest action, and its age then, in seconds (None if
-            unknown).
+            unknown); None if there is no new action.
         """
         new = self.replay.add(rows)
         return self._account(_those(rows, new), clock_offset_s)
 
-    def _account(self, rows: NDArray[Any], clock_offset_s: float = 0.0) -> tuple[int, float | None]:
+    def _account(
+        self, rows: NDArray[Any], clock_offset_s: float | None = 0.0
+    ) -> tuple[int, float | None] | None:
         """Count rows that are in the replay."""
         acted = _those(rows, (rows["flags"] & Flag.FINAL) == 0)
         training = _those(acted, (acted["flags"] & Flag.EVALUATION) == 0)
@@ -123,13 +127,15 @@ class Learner:
         if len(training):
             self.algorithm.observe({path: training[column] for path, column in self._paths})
         self._timing.add(acted)
-        return self._note_lag(acted[-1], clock_offset_s) if len(acted) else (0, None)
+        return self._note_lag(acted[-1], clock_offset_s) if len(acted) else None
 
-    def _note_lag(self, row: Any, clock_offset_s: float) -> tuple[int, float | None]:
+    def _note_lag(self, row: Any, clock_offset_s: float | None) -> tuple[int, float | None]:
         """Return which policy chose an action and how old it was then; note it for the metrics."""
         used, start = int(row["policy_version"]), float(row["start"])
         kept = self._policies.get(used)
-        age = start + clock_offset_s - kept[1] if kept is not None and start > 0 else None
+        age = None
+        if kept is not None and start > 0 and clock_offset_s is not None:
+            age = start + clock_offset_s - kept[1]
         if used > 0 and not row["flags"] & Flag.EVALUATION:
             self._lag = (self.version - used, age or 0.0)
         return used, age
@@ -143,11 +149,12 @@ class Learner:
             summary: how it went.
             worker: whose it was.
             key: boot and number of its report; a report that is in the log already is left out.
+
+        Raises:
+            OSError: if the log cannot be written (a full disk); it is as it was then.
         """
         if key is not None and (worker, *key) in self._reported:
             return
-        if key is not None:
-            self._reported.add((worker, *key))
         entry = {
             "worker": worker,
             "report": key,
@@ -166,9 +173,10 @@ class Learner:
             "finished": clock.wall_time(),
             "metrics": summary.metrics,
         }
+        _add_line(self.folder.episodes, json.dumps(entry))
         self.episodes.append(entry)
-        with self.folder.episodes.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(entry) + "\n")
+        if key is not None:
+            self._reported.add((worker, *key))
         prefix = "eval" if summary.evaluation else "train"
         values = {f"{prefix}/return": summary.total_return, f"{prefix}/length_steps": float(summary.steps)}
         if "lap_time_s" in summary.metrics:
@@ -353,6 +361,19 @@ _COUNTERS = (
 def _those(rows: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[Any]:
     """Return the chosen rows; all of them are not copied."""
     return rows if which.all() else rows[which]
+
+
+def _add_line(path: Path, line: str) -> None:
+    """Append a line to a log: all of it, or on an error none."""
+    with path.open("ab", buffering=0) as log:
+        begin = log.seek(0, 2)
+        try:
+            data = memoryview(line.encode() + b"\n")
+            while data:
+                data = data[log.write(data) :]
+        except OSError:
+            log.truncate(begin)
+            raise
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from tickrate.data.commits import ENTRY
 from tickrate.data.records import Segment
 from tickrate.data.schema import RecordSchema, Rows, taken
-from tickrate.errors import ConfigError, RecordError
+from tickrate.errors import ConfigError, RecordError, WireError
 from tickrate.runtime.control_block import ControlBlock
+from tickrate.runtime.lock_file import LockFile
 
+FEWEST_ROWS = 16
 STOP_SHARE = 8
 """With ``on_full: stop`` acting stops when less than one part in so many of the outbox is free."""
 _CELLS = {"identity": "int64", "acknowledged": "int64", "dropped": "int64", "life": "int64"}
@@ -54,53 +56,78 @@ class Outbox:
     """Rows of one worker, in order, from their commit to their acknowledgement.
 
     A row's number never changes and is never used again: if the numbers cannot be trusted (a disk that was
-    set back, a lost file), the outbox begins anew under another identity. Safe for two threads: one that
-    appends,
-    one that reads and acknowledges.
+    set back, a lost file), the outbox begins anew under another identity. One process uses its files at a
+    time. Safe for two threads: one that appends, one that reads and acknowledges.
 
     Args:
-        folder: the worker's folder; ``outbox.seg`` and ``outbox.state`` lie in it.
+        folder: the worker's folder; ``outbox.seg``, ``outbox.state`` and ``outbox.lock`` lie in it.
         schema: of the rows.
         config: size and what to do when it is full.
+        patience_s: how long to wait for another process to let go of it, in seconds.
 
     Attributes:
         identity: names the numbering; drawn when the outbox was made.
         notes: what had to be set aside or cut off when it was opened, one sentence each.
+        opened_at: `head` when it was opened: this process has appended the rows from there on.
 
     Raises:
+        FolderInUse: if another process has it open.
         RecordError: if it holds undelivered rows of another schema, or is damaged in the middle.
-        ConfigError: if it does not fit on the disk.
+        ConfigError: if it does not fit on the disk, or too few rows fit into it.
     """
 
-    def __init__(self, folder: Path, schema: RecordSchema, config: OutboxConfig) -> None:
+    def __init__(
+        self, folder: Path, schema: RecordSchema, config: OutboxConfig, *, patience_s: float = 0.0
+    ) -> None:
         self.schema, self._config = schema, config
         self.notes: list[str] = []
         self._lock = threading.Lock()
         self._segment_path, self._state_path = folder / "outbox.seg", folder / "outbox.state"
         row_bytes = schema.stored_bytes + ENTRY.itemsize
-        self._capacity = max(16, config.max_bytes // row_bytes)
+        self._capacity = config.max_bytes // row_bytes
+        if self._capacity < FEWEST_ROWS:
+            raise ConfigError(
+                f"outbox max_bytes is {config.max_bytes}, but {FEWEST_ROWS} rows of this environment take "
+                f"{FEWEST_ROWS * row_bytes}: give more, minutes of acting if you can"
+            )
         self._state: ControlBlock | None = None
+        self._lock_file: LockFile | None = None
         if config.storage == "memory":
             self._segment = Segment.in_memory(schema, self._capacity)
             self._cells = dict.fromkeys(_CELLS, 0) | {"identity": _draw()}
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            self._segment = self._open()
+            self._lock_file = LockFile(
+                folder / "outbox.lock", f"the outbox in {folder}", patience_s=patience_s
+            )
+            try:
+                self._segment = self._open()
+            except BaseException:
+                self._lock_file.close()
+                raise
         self._known_oldest = self._segment.oldest
         self._last_key = self._newest_key()
+        self.opened_at = self._segment.head
 
     # --- files -----------------------------------------------------------------------------------------
 
     def _open(self) -> Segment:
-        if self._segment_path.exists() and self._state_path.exists():
+        if not self._segment_path.exists():
+            return self._begin()
+        try:
             state = ControlBlock(self._state_path, _CELLS, create=False)
+        except WireError as error:
+            self._set_aside(f"the file that says what was delivered is gone or damaged ({error})")
+            return self._begin()
+        try:
             segment = self._reopen(state)
-            if segment is not None:
-                self._state = state
-                return segment
+        except BaseException:
             state.close()
-        elif self._segment_path.exists():
-            self._set_aside("the file that says what was delivered is gone")
+            raise
+        if segment is not None:
+            self._state = state
+            return segment
+        state.close()
         return self._begin()
 
     def _reopen(self, state: ControlBlock) -> Segment | None:
@@ -132,7 +159,12 @@ class Outbox:
     def _begin(self) -> Segment:
         """Start an empty outbox under a new identity; the old files are replaced."""
         self._segment_path.unlink(missing_ok=True)
-        segment = Segment.create(self._segment_path, self.schema, self._capacity)
+        try:
+            segment = Segment.create(self._segment_path, self.schema, self._capacity)
+        except ConfigError as error:
+            raise ConfigError(
+                f"the outbox does not fit (worker.outbox.max_bytes is {self._config.max_bytes}): {error}"
+            ) from error
         self._state = ControlBlock(self._state_path, _CELLS, create=True)
         self._set("identity", _draw())
         return segment
@@ -173,6 +205,11 @@ class Outbox:
     def dropped(self) -> int:
         """Rows that were dropped undelivered, over the outbox's whole life."""
         return self._get("dropped")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether another process waits for this outbox."""
+        return self._lock_file is not None and self._lock_file.wanted
 
     @property
     def life(self) -> int:
@@ -251,6 +288,17 @@ class Outbox:
                 self._segment = self._begin()
             self._known_oldest = 0
             self._last_key = None
+            self.opened_at = 0
+
+    def renumber(self, why: str) -> None:
+        """Begin anew with the rows that this process has appended: their numbers are taken already.
+
+        Those from before are with the trainer; a copy of all is set aside.
+        """
+        with self._lock:
+            own = self._segment.read(np.arange(max(self.opened_at, self._segment.oldest), self._segment.head))
+        self.begin_anew(why)
+        self.append(own)
 
     def close(self) -> None:
         """Let go of the files; what is in them stays."""
@@ -258,6 +306,8 @@ class Outbox:
             self._segment.close()
             if self._state is not None:
                 self._state.close()
+            if self._lock_file is not None:
+                self._lock_file.close()
 
     def _get(self, name: str) -> int:
         return int(self._cells[name] if self._state is None else self._state.get(name))

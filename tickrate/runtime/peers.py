@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tickrate import __version__
 from tickrate.data.schema import RecordSchema
-from tickrate.errors import MessageError, RecordError, Refused
+from tickrate.errors import ConfigError, MessageError, Refused, TickrateError
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.figures import Rate
 from tickrate.runtime.ledger import Ledger
@@ -20,6 +21,9 @@ WINDOW_BYTES = 16 << 20
 """Rows that one worker may have under way or unread, in bytes ..."""
 WINDOW_ROWS = 16_384
 """... and in rows; over ten minutes at 20 Hz."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_RESERVED = ("trainer", "hub", "launcher", "worker")
 
 
 @dataclass
@@ -37,8 +41,7 @@ class Peer:
         rate: rows stored a second.
         reports: number of its last episode report (in this boot).
         policy: version of the policy that chose the newest action, and that action's time on the trainer's
-        clock
-            minus the time at which the policy was made, s (None if unknown).
+            clock minus the time at which the policy was made, s (None if unknown).
         proved: transitions that were proved equal to what the worker saw (checksum mode).
         different: transitions that were not equal.
         unproved: number of the newest row, while it waits for its successor.
@@ -84,10 +87,18 @@ class Peer:
         return self.receiver.granted - self.granted > self.receiver.window // 2
 
     @property
-    def clock_offset_s(self) -> float:
-        """The trainer's clock minus the worker's, 0 while it is unknown."""
-        offset = None if self.ping is None else self.ping.clock_offset_s
-        return 0.0 if offset is None else offset
+    def clock_offset_s(self) -> float | None:
+        """The trainer's clock minus the worker's, None while it is unknown."""
+        return None if self.ping is None else self.ping.clock_offset_s
+
+    def greeted(self, hello: messages.Hello, now: float) -> None:
+        """Note that the worker has greeted (again); another boot is a new companion of the same outbox."""
+        if hello.boot != self.hello.boot:
+            self.ping = self.status = None
+            self.reports, self.asked_for, self.resend, self.echoed = 0, -1, False, True
+        self.hello, self.heard_at, self.to_acknowledge = hello, now, True
+        self.reports = max(self.reports, hello.reports)
+        self.receiver.on_dropped(hello.oldest)
 
 
 class Peers:
@@ -126,18 +137,20 @@ class Peers:
     def _admitted(self, hello: messages.Hello, now: float) -> Peer:
         contract = self._contract_of(hello)
         before = self._peers.get(hello.worker)
-        if before is not None and before.hello.boot != hello.boot and before.hello.outbox != hello.outbox:
-            self._settle(before, hello, now)
+        other = before is not None and before.hello.outbox != hello.outbox
+        if before is not None and other and before.hello.boot != hello.boot:
+            self._refuse_if_alive(before, hello, now)
         try:
             stream = self._ledger.stream(hello.worker, hello.outbox)
         except Refused as error:
             raise _NotAdmittedError(hello, "full", str(error)) from error
         if self.contract is None:
             self.contract = contract
-        if before is not None and before.stream == stream and before.hello.boot == hello.boot:
-            before.hello, before.heard_at, before.to_acknowledge = hello, now, True
-            before.receiver.on_dropped(hello.oldest)
+        if before is not None and not other:
+            before.greeted(hello, now)
             return before
+        if before is not None and before.hello.boot != hello.boot:
+            self._evict(before, hello, now)
         row_bytes = contract.schema().row_dtype.itemsize
         window = max(16, min(WINDOW_ROWS, WINDOW_BYTES // row_bytes))
         receiver = Receiver(window, self._ledger.expected(stream))
@@ -154,18 +167,20 @@ class Peers:
         """
         who = f"{hello.worker} ({hello.host}, tickrate {hello.version})"
         try:
+            check_worker_name(hello.worker)
             schema = RecordSchema.from_json(hello.schema)
             contract = EnvironmentContract.from_dict(messages.json_of(hello.contract))
             if contract.schema().digest() != schema.digest():
                 raise MessageError("its record schema does not follow from its contract")
-        except (RecordError, MessageError) as error:
+        except (TickrateError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise _NotAdmittedError(hello, "mismatch", f"{who}: {error}") from error
         if self.contract is not None and (difference := self.contract.difference(contract)):
             text = f"{who} does not fit the run (here: the trainer, tickrate {__version__}): {difference}"
             raise _NotAdmittedError(hello, "mismatch", text)
         return contract
 
-    def _settle(self, before: Peer, hello: messages.Hello, now: float) -> None:
+    @staticmethod
+    def _refuse_if_alive(before: Peer, hello: messages.Hello, now: float) -> None:
         """Decide between two processes of one name: the one that speaks stays.
 
         Raises:
@@ -178,13 +193,29 @@ class Peers:
                 f"{silent:.1f} s ago); this is {hello.host}: give this one another --name, or stop the other"
             )
             raise _NotAdmittedError(hello, "duplicate", text)
+
+    def _evict(self, before: Peer, hello: messages.Hello, now: float) -> None:
+        """Remember what to tell the process that had the name, should it come back."""
         self._evicted[before.name, before.hello.boot] = (
-            f"{before.hello.host} was silent for {silent:.0f} s, and {hello.host} took its name "
-            f"{before.name!r}: this worker was evicted. What it has recorded "
-            "stays in its outbox; start it again to deliver it"
+            f"{before.hello.host} was silent for {now - before.heard_at:.0f} s, and {hello.host} took its "
+            f"name {before.name!r}: this worker was evicted. What it has recorded stays in its outbox; start "
+            "it again to deliver it"
         )
         while len(self._evicted) > 1000:
             self._evicted.pop(next(iter(self._evicted)))
+
+
+def check_worker_name(name: str) -> None:
+    """Check that a worker may be called so.
+
+    Raises:
+        ConfigError: if not.
+    """
+    if not _NAME.fullmatch(name) or name in _RESERVED:
+        raise ConfigError(
+            f"a worker cannot be called {name!r}: use letters, digits, '.', '_' and '-', at most 128, "
+            f"beginning with a letter or digit, and none of {', '.join(_RESERVED)}"
+        )
 
 
 Code = Literal["mismatch", "evicted", "duplicate", "version", "full"]

@@ -63,6 +63,7 @@ class Reception:
         self._row_dtype: np.dtype[Any] = np.dtype("u1")
         self._digest = ""
         self._acked_at: dict[str, float] = {}
+        self._now = 0.0
         self._hellos = carrier.subscribe(make_key(run, "hello", ANY), capacity=1000)
         self._rows = carrier.subscribe(
             make_key(run, "rows", ANY), capacity=ROWS_WAITING, max_bytes=ROWS_WAITING_BYTES
@@ -79,6 +80,7 @@ class Reception:
             Refused: if another trainer serves this run.
         """
         self._incumbency.look()
+        self._now = clock.now()  # one time for all: what waited while we were busy was not silent
         if not self._incumbency.settled:
             clock.sleep(wait_s)
             return
@@ -99,6 +101,11 @@ class Reception:
         for payload in self._statuses.drain(1000):
             self._take_status(payload)
         self._acknowledge_all()
+
+    @property
+    def settled(self) -> bool:
+        """Whether this trainer serves the run, as far as it knows."""
+        return self._incumbency.settled
 
     @property
     def waiting(self) -> bool:
@@ -131,7 +138,7 @@ class Reception:
             self._admit(hello)
 
     def _admit(self, hello: messages.Hello) -> None:
-        peer = self.peers.admit(hello, clock.now())
+        peer = self.peers.admit(hello, self._now)
         if isinstance(peer, messages.Refusal):
             self._refuse(peer.text)
             self._answer(peer)
@@ -148,7 +155,7 @@ class Reception:
         """Return the sender if it is admitted; tell an evicted one so, and ask an unknown one to greet us."""
         peer = self.peers.of(message)
         if peer is not None:
-            peer.heard_at = clock.now()
+            peer.heard_at = self._now
         elif (reason := self.peers.evicted(message)) is not None:
             self._answer(refusal_to(message, "evicted", reason))
         else:
@@ -180,13 +187,17 @@ class Reception:
         peer = self._peer_of(report)
         if peer is None or report.sequence != peer.reports + 1:
             return  # it is here already, or it came before another one that is missing and comes again
+        try:
+            self.learner.finish_episode(
+                summary_of(report), worker=report.worker, key=(report.boot, report.sequence)
+            )
+        except OSError as error:  # a full disk: it is not acknowledged, and comes again
+            self._refuse(f"an episode of {peer.name} could not be logged: {error}")
+            return
         peer.reports = report.sequence
         peer.to_acknowledge = True
         peer.episodes += 1
         peer.last_return = report.return_
-        self.learner.finish_episode(
-            summary_of(report), worker=report.worker, key=(report.boot, report.sequence)
-        )
 
     # --- rows ------------------------------------------------------------------------------------------
 
@@ -224,7 +235,8 @@ class Reception:
         if not len(rows):
             return
         before = self.learner.replay.rows_added
-        peer.policy = self.learner.ingest(rows, clock_offset_s=peer.clock_offset_s)
+        newest = self.learner.ingest(rows, clock_offset_s=peer.clock_offset_s)
+        peer.policy = peer.policy if newest is None else newest
         self._compare(peer, before)
         peer.stored_at = clock.now()
         peer.rate.count(len(rows))

@@ -234,7 +234,7 @@ class LocalRun:
         if child is not self._trainer and self.state.paused:
             return  # a paused run does not begin to act by itself; the next poll after "resume" starts it
         self.state.notes.append(f"the {child.title} was killed (code {code}); started again")
-        resumable = child is self._trainer and self._folder.begun
+        resumable = child is self._trainer and self._folder.resumable
         if resumable and "--resume" not in child.arguments:
             child.arguments = [*child.arguments, "--resume"]
         child.start()

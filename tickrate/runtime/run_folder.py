@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from tickrate.errors import FolderInUse, RunFolderError
 from tickrate.runtime.lock_file import LockFile
@@ -126,9 +126,19 @@ class RunFolder:
         return WorkerFolder(self.path / "workers" / name)
 
     @property
+    def contract(self) -> Path:
+        """What the run's workers act in, as JSON; written when the first of them has joined."""
+        return self.path / "contract.json"
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is something that a trainer can continue from."""
+        return self.journal.exists() or self.latest_checkpoint() is not None
+
+    @property
     def begun(self) -> bool:
         """Whether the folder holds something that a run has made."""
-        return self.episodes.exists() or self.journal.exists() or self.latest_checkpoint() is not None
+        return self.episodes.exists() or self.resumable
 
     def prepare(self, on_existing: OnExisting) -> None:
         """Create the folder, or decide what a folder that is there means, before any device is touched.
@@ -138,12 +148,15 @@ class RunFolder:
 
         Raises:
             RunFolderError: if it holds a run and ``on_existing`` is "refuse", or nothing can be resumed.
+            FolderInUse: if a trainer uses it now.
         """
+        if self.lock.exists():  # nothing is deleted under a trainer that runs
+            LockFile(self.lock, f"the run folder {self.path}").close()
         holds_run = self.experiment.exists()
         if on_existing == "resume":
             if not holds_run:
                 raise RunFolderError(f"{self.path} holds no run to resume (no {self.experiment.name} in it)")
-            if self.latest_checkpoint() is None and not self.journal.exists():
+            if not self.resumable:
                 raise RunFolderError(
                     f"{self.path} has neither a complete checkpoint nor a journal to resume from: "
                     "start it anew with --replace"
@@ -154,7 +167,8 @@ class RunFolder:
                 "or choose another --name"
             )
         elif self.path.exists() and on_existing == "replace":
-            left = [entry for entry in self.path.iterdir() if entry.name not in ("workers", "logs")]
+            ours = ("workers", "logs", self.lock.name)
+            left = [entry for entry in self.path.iterdir() if entry.name not in ours]
             if not holds_run and left:
                 raise RunFolderError(f"{self.path} is not empty and holds no run: refusing to replace it")
             self._clear()
@@ -169,14 +183,15 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Delete everything but the folders of workers that run now."""
-        for folder in (self.path / "workers").glob("*"):
+        for folder in (self.path / "workers").glob("*/"):
             try:
-                LockFile(folder / "lock", str(folder)).close()
+                for lock in ("lock", "outbox.lock"):  # the control process's and the companion's
+                    LockFile(folder / lock, str(folder)).close()
             except FolderInUse:
                 continue
             shutil.rmtree(folder)
         for entry in self.path.iterdir():
-            if entry.name == "workers":
+            if entry.name in ("workers", self.lock.name):
                 continue
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
@@ -218,11 +233,6 @@ class WorkerFolder:
     def lock(self) -> Path:
         """Held by the worker that uses the folder."""
         return self.path / "lock"
-
-    @property
-    def outbox_lock(self) -> Path:
-        """Held by the companion that uses the outbox."""
-        return self.path / "outbox.lock"
 
     @property
     def contract(self) -> Path:
@@ -271,7 +281,8 @@ class WorkerFolder:
 def save_state(folder: Path, state: Mapping[str, np.ndarray], counters: Mapping[str, Any]) -> None:
     """Write an algorithm's state and the trainer's counters into a checkpoint folder."""
     # order="C" and not ascontiguousarray, which would turn a scalar into a vector
-    save_file({k: np.array(v, order="C") for k, v in state.items()}, folder / "algorithm.safetensors")
+    data = save({k: np.array(v, order="C") for k, v in state.items()})
+    write_atomically(folder / "algorithm.safetensors", data)  # a full disk is an OSError here
     write_atomically(folder / "counters.json", json.dumps(counters, indent=1).encode())
 
 

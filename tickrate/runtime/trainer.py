@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from tickrate import clock
-from tickrate.errors import WireError
+from tickrate.errors import RunFolderError, WireError
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import TRAINER
 from tickrate.runtime.learner import Learner
@@ -42,6 +42,7 @@ class Trainer:
             out as soon as all due updates are made.
         lag_alarm_s: policy lag of a worker that raises the alarm, in seconds.
         diagnose: says why the hub is not reached; raises if it never will be.
+        contract: what the workers of a resumed run act in; that of a new one is its first worker's.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Trainer:
         synchronous_steps: int = 0,
         lag_alarm_s: float = 30.0,
         diagnose: Callable[[], str] = lambda: "",
+        contract: EnvironmentContract | None = None,
     ) -> None:
         self._carrier, self._run, self._build, self._finish = carrier, run, build, finish
         self._synchronous_steps, self._lag_alarm_s = synchronous_steps, lag_alarm_s
@@ -66,6 +68,7 @@ class Trainer:
         self._trouble = ""
         self._next_status = self._next_log = self._next_checkpoint = 0.0
         self.reception = Reception(carrier, run, self._boot, ledger, self._open, self._send_newest)
+        self.reception.peers.contract = contract
 
     @property
     def learner(self) -> Learner | None:
@@ -81,6 +84,7 @@ class Trainer:
 
         Raises:
             Refused: if another trainer serves this run.
+            RunFolderError: if the last checkpoint cannot be written.
         """
         waiting_since = clock.now()
         self._next_log = clock.now() + REMIND_EVERY_S
@@ -94,9 +98,7 @@ class Trainer:
         if self.learner is not None:
             self._receive_last()
             self._status("saving", "writing the last checkpoint")
-            self.learner.log()
-            self.learner.save()
-            self._finish(self.learner)
+            self._save_last(self.learner)
         self._status("stopped", "everything saved")
 
     def step(self, learner: Learner) -> None:
@@ -105,7 +107,7 @@ class Trainer:
         self.reception.receive(IDLE_WAIT_S if idle else 0.0)
         if not learner.finished:
             learner.update_if_due()
-            if learner.publish_due() or self._waited_for(learner):
+            if (learner.publish_due() or self._waited_for(learner)) and self.reception.settled:
                 self._publish_weights(learner)
         now = clock.now()
         if now >= self._next_status:
@@ -113,7 +115,7 @@ class Trainer:
             self._report_progress(learner)
         if now >= self._next_log:
             self._next_log = now + learner.config.log_every_s
-            learner.log()
+            self._log(learner)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + learner.config.checkpoint_every_s
             if learner.limiter.updates > 0:
@@ -147,7 +149,10 @@ class Trainer:
         self._status("building", "networks and replay")
         learner = self._build(contract)
         self._next_checkpoint = clock.now() + learner.config.checkpoint_every_s
-        if learner.version > 0:  # a resumed run acts on with what it had learned
+        self._next_log = clock.now() + learner.config.log_every_s
+        # A resumed run acts on with what it had learned. One that had saved nothing yet has only its rows:
+        # the workers go on with the policy that they have.
+        if learner.version > 0 and learner.limiter.updates > 0:
             self._publish_weights(learner)
         return learner
 
@@ -158,6 +163,25 @@ class Trainer:
             self.reception.receive(IDLE_WAIT_S)
         while self.reception.waiting and clock.now() < deadline + LAST_ROWS_S:
             self.reception.receive(0.0)
+
+    def _save_last(self, learner: Learner) -> None:
+        try:
+            learner.save()
+            learner.log()
+            self._finish(learner)
+        except OSError as error:
+            self._status("stopped", f"the last checkpoint could not be written: {error}")
+            raise RunFolderError(
+                f"the last checkpoint could not be written ({error}). What the workers delivered is safe "
+                f"in {learner.folder.journal}: make room, then go on with --resume"
+            ) from error
+
+    def _log(self, learner: Learner) -> None:
+        try:
+            learner.log()
+        except OSError as error:
+            self._trouble = f"no metrics could be written ({error})"
+            _log.error("%s", self._trouble)
 
     def _save(self, learner: Learner) -> None:
         """Write a checkpoint; a full disk is reported and tried again, and does not end the run."""
@@ -201,7 +225,9 @@ class Trainer:
             "trainer/steps": float(limiter.steps),
             "trainer/policy_version": float(learner.version),
             "trainer/lost_rows": float(sum(peer.receiver.lost for peer in peers)),
-            "trainer/repeated_rows": float(sum(peer.receiver.repeated for peer in peers)),
+            "trainer/repeated_rows": float(
+                sum(peer.receiver.repeated for peer in peers) + learner.replay.duplicate_rows
+            ),
             "trainer/spoilt_rows": float(self.reception.spoilt_rows),
             "trainer/refused_messages": float(self.reception.refused),
             "trainer/workers": float(len(peers)),

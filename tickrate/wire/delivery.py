@@ -4,8 +4,7 @@ The rows of an outbox are numbered for ever. The worker keeps a row until the tr
 acknowledgement has passed it; the trainer takes rows in order only, leaves out what it has, and asks again
 for what is missing (go-back-N). It grants ``window`` rows beyond what it has stored, so no more than that are
 under way or unread, however slow it is. Acknowledgement and grant are totals, not increments: one that is
-lost,
-repeated or overtaken does no harm.
+lost, repeated or overtaken does no harm.
 """
 
 from __future__ import annotations
@@ -34,6 +33,11 @@ class Sender:
         self.resent = 0
         """Rows sent again so far."""
         self._progress_at = 0.0
+        self._patience_s = RESEND_AFTER_S
+
+    def begin(self, acknowledged: int) -> None:
+        """Begin with a trainer, or an outbox, that has the rows below this number; nothing is granted yet."""
+        self.acknowledged = self.granted = self.next = acknowledged
         self._patience_s = RESEND_AFTER_S
 
     def may_send(self, head: int, most: int) -> int:
