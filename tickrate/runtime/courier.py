@@ -19,6 +19,7 @@ from tickrate.errors import Refused, VersionMismatch, WireError
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.outbox import Outbox
 from tickrate.wire import messages
+from tickrate.wire.address import listen
 from tickrate.wire.arrays import Compression, pack_rows
 from tickrate.wire.carrier import Carrier, make_key
 from tickrate.wire.clock_offset import ClockOffset
@@ -117,12 +118,12 @@ class Courier:
         self.acknowledged_at = self._heard_at = -float("inf")
         self._refused_since: float | None = None
         self._next_greeting = self._next_ping = 0.0
-        self._hellos = carrier.subscribe(make_key(run, "hello", TRAINER), capacity=10)
-        self._weights = carrier.subscribe(make_key(run, "weights", TRAINER), capacity=1, newest_only=True)
-        self._acks = carrier.subscribe(make_key(run, "ack", name), capacity=1000)
-        self._refusals = carrier.subscribe(make_key(run, "refusal", name), capacity=10)
-        self._commands = carrier.subscribe(make_key(run, "command", "*"), capacity=100)
-        self._answers = carrier.subscribe(make_key(run, "answer", name), capacity=10)
+        self._hellos = listen(carrier, make_key(run, "hello", TRAINER), capacity=10)
+        self._weights = listen(carrier, make_key(run, "weights", TRAINER), capacity=1, newest_only=True)
+        self._acks = listen(carrier, make_key(run, "ack", name), capacity=1000)
+        self._refusals = listen(carrier, make_key(run, "refusal", name), capacity=10)
+        self._commands = listen(carrier, make_key(run, "command", "*"), capacity=100)
+        self._answers = listen(carrier, make_key(run, "answer", name), capacity=10)
         self._trainers = carrier.watch(make_key(run, "present", TRAINER))
         carrier.announce(make_key(run, "present", name))  # last: whoever looks for us now is heard
 

@@ -9,6 +9,7 @@ from tickrate.errors import Refused, WireError
 from tickrate.runtime.courier import TRAINER, here
 from tickrate.runtime.peers import refusal_to
 from tickrate.wire import messages
+from tickrate.wire.address import listen
 from tickrate.wire.carrier import Carrier, make_key
 from tickrate.wire.mailbox import Mailbox
 
@@ -39,7 +40,7 @@ class Incumbency:
         self._carrier, self._run, self._boot, self._life = carrier, run, boot, life
         present = make_key(run, "present", TRAINER)
         another = carrier.watch(present).wait_for(present, ROSTER_S)
-        self._refusals: Mailbox = carrier.subscribe(make_key(run, "refusal", TRAINER), capacity=10)
+        self._refusals: Mailbox = listen(carrier, make_key(run, "refusal", TRAINER), capacity=10)
         self._looked_at = clock.now()
         self._settled_at = clock.now() + (SETTLE_S if another else 0.0)
         self._next_hello = 0.0

@@ -12,6 +12,7 @@ from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import TRAINER
 from tickrate.runtime.inference import InferenceServer
 from tickrate.wire import messages
+from tickrate.wire.address import listen
 from tickrate.wire.carrier import ANY, Carrier, make_key
 
 _log = logging.getLogger(__name__)
@@ -37,10 +38,10 @@ class InferenceRole:
         self._server: InferenceServer | None = None
         self._waiting: messages.Weights | None = None
         self.answered = 0
-        self._hellos = carrier.subscribe(make_key(run, "hello", ANY), capacity=100)
-        self._weights = carrier.subscribe(make_key(run, "weights", TRAINER), capacity=1, newest_only=True)
+        self._hellos = listen(carrier, make_key(run, "hello", ANY), capacity=100)
+        self._weights = listen(carrier, make_key(run, "weights", TRAINER), capacity=1, newest_only=True)
         # Of each worker only the newest request matters: it has given up the ones before.
-        self._requests = carrier.subscribe(make_key(run, "infer", ANY), capacity=1000, newest_only=True)
+        self._requests = listen(carrier, make_key(run, "infer", ANY), capacity=1000, newest_only=True)
         carrier.announce(make_key(run, "present", NAME))
 
     def run(self, stop: threading.Event) -> None:

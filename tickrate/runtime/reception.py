@@ -20,6 +20,7 @@ from tickrate.runtime.ledger import Ledger
 from tickrate.runtime.peers import Peer, Peers, refusal_to
 from tickrate.runtime.reports import summary_of
 from tickrate.wire import messages
+from tickrate.wire.address import listen
 from tickrate.wire.arrays import unpack_rows
 from tickrate.wire.carrier import ANY, Carrier, make_key
 
@@ -58,19 +59,19 @@ class Reception:
         self._incumbency = Incumbency(carrier, run, boot, ledger.life)
         self.peers = Peers(ledger)
         self.learner: Learner | None = None
-        self.refused = 0
+        self._refusals = 0
         self.spoilt_rows = 0
         self._row_dtype: np.dtype[Any] = np.dtype("u1")
         self._digest = ""
         self._acked_at: dict[str, float] = {}
         self._now = 0.0
-        self._hellos = carrier.subscribe(make_key(run, "hello", ANY), capacity=1000)
-        self._rows = carrier.subscribe(
-            make_key(run, "rows", ANY), capacity=ROWS_WAITING, max_bytes=ROWS_WAITING_BYTES
+        self._hellos = listen(carrier, make_key(run, "hello", ANY), capacity=1000)
+        self._rows = listen(
+            carrier, make_key(run, "rows", ANY), capacity=ROWS_WAITING, max_bytes=ROWS_WAITING_BYTES
         )
-        self._pings = carrier.subscribe(make_key(run, "ping", ANY), capacity=10_000)
-        self._reports = carrier.subscribe(make_key(run, "report", ANY), capacity=10_000)
-        self._statuses = carrier.subscribe(make_key(run, "status", ANY), capacity=1000, newest_only=True)
+        self._pings = listen(carrier, make_key(run, "ping", ANY), capacity=10_000)
+        self._reports = listen(carrier, make_key(run, "report", ANY), capacity=10_000)
+        self._statuses = listen(carrier, make_key(run, "status", ANY), capacity=1000, newest_only=True)
         self._incumbency.announce()
 
     def receive(self, wait_s: float) -> None:
@@ -106,6 +107,12 @@ class Reception:
     def settled(self) -> bool:
         """Whether this trainer serves the run, as far as it knows."""
         return self._incumbency.settled
+
+    @property
+    def refused(self) -> int:
+        """Messages that were left out: damaged, foreign, or in another's name."""
+        boxes = (self._hellos, self._rows, self._pings, self._reports, self._statuses)
+        return self._refusals + sum(box.refused for box in boxes)
 
     @property
     def waiting(self) -> bool:
@@ -308,9 +315,9 @@ class Reception:
             _log.warning("%s to %s: %s", kind, name, error)
 
     def _refuse(self, why: str) -> None:
-        self.refused += 1
-        if self.refused <= 100 or self.refused % 1000 == 0:
-            _log.warning("refused (%d so far): %s", self.refused, why)
+        self._refusals += 1
+        if self._refusals <= 100 or self._refusals % 1000 == 0:
+            _log.warning("refused (%d so far): %s", self._refusals, why)
 
     def _decode(self, payload: bytes) -> messages.AnyMessage | None:
         try:

@@ -14,6 +14,7 @@ from tickrate.runtime.overview import Overview, WorkerView, read_overview
 from tickrate.runtime.run_folder import RunFolder, write_atomically
 from tickrate.runtime.supervision import Child
 from tickrate.wire import messages
+from tickrate.wire.address import listen
 from tickrate.wire.carrier import ANY, make_key
 from tickrate.wire.mailbox import Mailbox
 from tickrate.wire.zenoh_carrier import ZenohCarrier, ZenohHub
@@ -112,10 +113,10 @@ class LocalRun:
         except WireError:
             self._hub.close()
             raise
-        self._statuses: Mailbox = self._carrier.subscribe(make_key(name, "status", ANY), capacity=1000)
-        self._reports: Mailbox = self._carrier.subscribe(make_key(name, "report", ANY), capacity=1000)
-        self._overviews: Mailbox = self._carrier.subscribe(
-            make_key(name, "overview", TRAINER), capacity=1, newest_only=True
+        self._statuses: Mailbox = listen(self._carrier, make_key(name, "status", ANY), capacity=1000)
+        self._reports: Mailbox = listen(self._carrier, make_key(name, "report", ANY), capacity=1000)
+        self._overviews: Mailbox = listen(
+            self._carrier, make_key(name, "overview", TRAINER), capacity=1, newest_only=True
         )
         write_atomically(folder.hub, self._hub.endpoint.encode())  # so that others find it (tickrate status)
         common = ["--run-dir", str(folder.path), "--hub", self._hub.endpoint]

@@ -13,6 +13,7 @@ from tickrate.runtime.courier import TRAINER
 from tickrate.runtime.inference_role import NAME as INFERENCE
 from tickrate.runtime.overview import Overview, WorkerView, by_its_own_word, read_overview, whole
 from tickrate.wire import messages
+from tickrate.wire.address import listen
 from tickrate.wire.carrier import ANY, Carrier, make_key
 
 FRESH_S = 5.0
@@ -51,12 +52,10 @@ class RunWatch:
 
     def __init__(self, carrier: Carrier, now: Callable[[], float] | None = None) -> None:
         self._now: Callable[[], float] = now or (lambda: clock.now())
-        self._overviews = carrier.subscribe(
-            make_key(ANY, "overview", TRAINER), capacity=MAX_RUNS, newest_only=True
+        self._overviews = listen(
+            carrier, make_key(ANY, "overview", TRAINER), capacity=MAX_RUNS, newest_only=True
         )
-        self._statuses = carrier.subscribe(
-            make_key(ANY, "status", ANY), capacity=MAX_WORKERS, newest_only=True
-        )
+        self._statuses = listen(carrier, make_key(ANY, "status", ANY), capacity=MAX_WORKERS, newest_only=True)
         self._roster = carrier.watch(make_key(ANY, "present", ANY))
         self._trainers: dict[str, _Trainer] = {}
         self._workers: dict[tuple[str, str], _Worker] = {}

@@ -14,7 +14,7 @@ import threading
 from typing import Protocol
 
 from tickrate.errors import WireError
-from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Mailbox
+from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Accept, Mailbox
 
 ANY = "*"
 """Matches one whole part of a key."""
@@ -46,9 +46,18 @@ class Carrier(Protocol):
         ...
 
     def subscribe(
-        self, key: str, *, capacity: int, newest_only: bool = False, max_bytes: int = DEFAULT_MAX_BYTES
+        self,
+        key: str,
+        *,
+        capacity: int,
+        newest_only: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        accept: Accept | None = None,
     ) -> Mailbox:
-        """Return a mailbox for what is published from now on under ``key``, in which parts may be ``*``."""
+        """Return a mailbox for what is published from now on under ``key``, in which parts may be ``*``.
+
+        See `Mailbox` for the options.
+        """
         ...
 
     def announce(self, key: str) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 from tickrate.clock import now
 from tickrate.wire.messages import MAX_MESSAGE_BYTES
+
+Accept = Callable[[str, bytes], bool]
+"""Tells whether a payload that came under a key is let in."""
 
 DEFAULT_MAX_BYTES = 4 * MAX_MESSAGE_BYTES
 """Memory that waiting payloads of one subscription may take."""
@@ -23,13 +27,20 @@ class Mailbox:
         capacity: most payloads kept; with ``newest_only``, most keys.
         newest_only: keep one payload a key, the newest.
         max_bytes: most bytes kept; beyond it the oldest payloads are dropped.
+        accept: looks at each key and payload, in the carrier's thread; what it refuses is counted and left
+        out.
 
     Raises:
         ValueError: if ``capacity`` is below 1.
     """
 
     def __init__(
-        self, capacity: int, *, newest_only: bool = False, max_bytes: int = DEFAULT_MAX_BYTES
+        self,
+        capacity: int,
+        *,
+        newest_only: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        accept: Accept | None = None,
     ) -> None:
         if capacity < 1:
             raise ValueError(f"a mailbox of capacity {capacity} holds nothing; give 1 or more")
@@ -41,6 +52,9 @@ class Mailbox:
         self._by_key: OrderedDict[str, bytes] = OrderedDict()
         self._dropped = 0
         self._closed = False
+        self._accept = accept
+        self.refused = 0
+        """Payloads that were refused."""
 
     @property
     def dropped(self) -> int:
@@ -53,6 +67,9 @@ class Mailbox:
 
     def put(self, key: str, payload: bytes) -> None:
         """Take in a payload; called by the carrier, from any thread. Never waits for a reader."""
+        if self._accept is not None and len(payload) <= MAX_MESSAGE_BYTES and not self._accept(key, payload):
+            self.refused += 1
+            return
         with self._ready:
             if self._closed:
                 return

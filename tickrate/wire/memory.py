@@ -8,7 +8,7 @@ from typing import Self
 
 from tickrate.errors import WireError
 from tickrate.wire.carrier import ANY, Roster, key_matches
-from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Mailbox
+from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Accept, Mailbox
 from tickrate.wire.messages import MAX_MESSAGE_BYTES
 
 
@@ -107,11 +107,17 @@ class MemoryCarrier:
         self._hub.publish(key, payload)
 
     def subscribe(
-        self, key: str, *, capacity: int, newest_only: bool = False, max_bytes: int = DEFAULT_MAX_BYTES
+        self,
+        key: str,
+        *,
+        capacity: int,
+        newest_only: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        accept: Accept | None = None,
     ) -> Mailbox:
         """Return a mailbox for what is published from now on. See `Carrier`."""
         self._check_open()
-        mailbox = Mailbox(capacity, newest_only=newest_only, max_bytes=max_bytes)
+        mailbox = Mailbox(capacity, newest_only=newest_only, max_bytes=max_bytes, accept=accept)
         self._mailboxes.append(mailbox)
         self._hub.add_mailbox(key, mailbox)
         return mailbox

@@ -31,6 +31,8 @@ MAX_ROW_BYTES = 16 << 20
 _MAGIC = b"TKR"
 _BULK_BYTES = 1 << 16
 _HEADER = _MAGIC + bytes([PROTOCOL_VERSION])
+HEADER_BYTES = len(_HEADER)
+"""Bytes before the MessagePack map: ``TKR`` and the version."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Text = Annotated[str, Meta(max_length=4096)]

@@ -19,7 +19,7 @@ from tickrate.errors import HubUnreachable, WireError
 from tickrate.wire.carrier import ANY, Roster
 from tickrate.wire.credentials import Credentials
 from tickrate.wire.diagnosis import check_own_certificate, diagnose
-from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Mailbox
+from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Accept, Mailbox
 from tickrate.wire.messages import MAX_MESSAGE_BYTES
 from tickrate.wire.zenoh_hub import ZenohHub
 from tickrate.wire.zenoh_settings import Address, check_key, client_config, closer, parse_address, within
@@ -109,10 +109,16 @@ class ZenohCarrier:
             raise WireError(f"cannot publish {len(payload)} bytes under {key!r}: {error}") from error
 
     def subscribe(
-        self, key: str, *, capacity: int, newest_only: bool = False, max_bytes: int = DEFAULT_MAX_BYTES
+        self,
+        key: str,
+        *,
+        capacity: int,
+        newest_only: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        accept: Accept | None = None,
     ) -> Mailbox:
         """Return a mailbox for what is published from now on. See `Carrier`."""
-        mailbox = Mailbox(capacity, newest_only=newest_only, max_bytes=max_bytes)
+        mailbox = Mailbox(capacity, newest_only=newest_only, max_bytes=max_bytes, accept=accept)
 
         def hand_over(sample: zenoh.Sample) -> None:
             mailbox.put(str(sample.key_expr), sample.payload.to_bytes())
