@@ -288,7 +288,7 @@ def test_reports_become_episodes_of_the_learner(place):
     ("action", "target", "paused", "shutdown"),
     [
         ("pause", "worker", True, False),
-        ("stop_device", "*", True, False),
+        ("stop_device", "all", True, False),
         ("resume", "worker-0", False, False),
         ("shutdown", "worker", False, True),
         ("pause", "worker-1", False, False),
@@ -298,7 +298,7 @@ def test_reports_become_episodes_of_the_learner(place):
 def test_orders_reach_the_control_loop(place, action, target, paused, shutdown):
     worker = place.worker()
     order = messages.Command(run=RUN, worker="launcher", boot=1, target=target, action=action)
-    place.ear.publish(make_key(RUN, "command", "worker"), messages.encode(order))
+    place.ear.publish(make_key(RUN, "command", target), messages.encode(order))
     worker.step()
     orders = worker.outlet.orders()
     assert (orders.paused, orders.shutdown) == (paused, shutdown)
@@ -363,19 +363,17 @@ def test_a_worker_that_never_says_goodbye_holds_the_trainer_up_only_so_long(plac
     assert place.now - began == pytest.approx(trainer_module.LAST_ROWS_S, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("orderly", "patience_s"),
-    [(1, companion_module.DRAIN_PATIENCE_S), (0, companion_module.KILLED_PATIENCE_S)],
-)
-def test_a_companion_without_a_trainer_keeps_the_rows_and_ends(place, caplog, orderly, patience_s):
-    """After a kill of its control process it makes room for its successor's companion at once."""
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_companion_without_a_trainer_keeps_the_rows_and_ends(place, caplog, monkeypatch, successor):
+    """A successor that waits for the outbox gets it at once, when the last row is committed."""
     worker = place.worker()
     worker.drive(2000)
-    worker.outlet.block.set("shutdown", orderly)
+    monkeypatch.setattr(type(worker.outbox), "wanted", property(lambda outbox: successor))
     ended = threading.Event()
     ended.set()
     began = place.now
     worker.companion.run(ended)
+    patience_s = 0.0 if successor else companion_module.DRAIN_PATIENCE_S
     assert place.now - began == pytest.approx(patience_s, abs=0.1)
     assert "2000 rows are not delivered yet: they stay in the outbox" in caplog.text
     worker.kill()

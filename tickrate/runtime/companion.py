@@ -95,10 +95,12 @@ class Companion:
                 if self._failure is not None:
                     raise self._failure
                 if ended:
+                    if not stop.is_set():
+                        stop.set()  # nothing fills the memory any more: from here on this thread commits
+                        committer.join()
+                    self._commit_all()
                     deadline = min(deadline, clock.now() + DRAIN_PATIENCE_S)
-                    uncommitted = self._outlet.rows.pending()
-                    done = uncommitted == 0 and (self._courier.delivered or self._outbox.wanted)
-                    if done or clock.now() > deadline:
+                    if self._courier.delivered or self._outbox.wanted or clock.now() > deadline:
                         break
                 if not self._courier.busy:
                     clock.sleep(self._poll_s)
@@ -107,8 +109,7 @@ class Companion:
         finally:
             stop.set()
             committer.join()
-        while self.commit() == COMMIT_ROWS:
-            pass
+        self._commit_all()
         if self._outbox.pending:
             _log.warning(
                 "%d rows are not delivered yet: they stay in the outbox, for the next start or --drain",
@@ -123,11 +124,14 @@ class Companion:
     def _commit_until(self, stop: threading.Event) -> None:
         while not stop.wait(COMMIT_EVERY_S):
             try:
-                while self.commit() == COMMIT_ROWS:
-                    pass
+                self._commit_all()
             except Exception as error:  # noqa: BLE001 (raised again in the companion's own thread)
                 self._failure = error
                 return
+
+    def _commit_all(self) -> None:
+        while self.commit() == COMMIT_ROWS:
+            pass
 
     def commit(self) -> int:
         """Move rows from the shared memory to the outbox; return how many.

@@ -365,7 +365,7 @@ class Courier:
                     commands.append(message)
                 elif isinstance(message, messages.InferReply) and message.boot == self.boot:
                     answers.append(message)
-        mine = [c for c in commands if c.target in ("*", "worker", self.name)]
+        mine = [c for c in commands if c.target in ("all", "worker", self.name)]
         return Heard(weights, mine, answers)
 
     def ask(self, number: int, observation: bytes) -> None:

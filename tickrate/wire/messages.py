@@ -211,7 +211,7 @@ class Command(Message, frozen=True, kw_only=True, tag="command"):
     """What a person asks of a role."""
 
     target: Name
-    """Name of the role, or ``*`` for all."""
+    """Name of the role, ``worker`` for all workers, or ``all``; the last part of the key as well."""
     action: Literal["pause", "resume", "stop_device", "shutdown"]
 
 
