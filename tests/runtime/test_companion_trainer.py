@@ -19,6 +19,8 @@ from tickrate.wire import messages
 from tickrate.wire.arrays import pack_rows
 from tickrate.wire.carrier import make_key
 
+DIGEST = SCHEMA.digest()
+
 
 def test_all_rows_arrive_once_and_in_order_through_a_small_window(place, monkeypatch):
     monkeypatch.setattr(peers_module, "WINDOW_ROWS", 16)
@@ -217,7 +219,7 @@ def test_rubbish_and_rows_of_strangers_are_left_out_and_counted(place):
     place.step(3)
     boot, outbox = worker.courier.boot, worker.outbox.identity
 
-    def rows(name, digest=SCHEMA.digest(), boot=boot, outbox=outbox, first=0):
+    def rows(name, digest=DIGEST, boot=boot, outbox=outbox, first=0):
         batch = pack_rows(
             rows_of(0, 3),
             run=RUN,
