@@ -204,7 +204,7 @@ def test_a_worker_of_another_schema_is_refused_by_name(place, caplog):
         {"worker": "trainer"},
     ):
         place.ear.publish(key, messages.encode(hello(**{"name": "worker-9"} | named(broken))))
-    place.step(4)
+        place.step(1)
     assert trainer.reception.refused == 11
     assert list(place.peers) == ["worker-0"]
     assert len(place.ledger.streams()) == 1
@@ -452,3 +452,32 @@ def test_more_reports_than_are_kept_lose_the_oldest_and_hold_nothing_up(place, m
     place.step(50)
     assert place.learner.episodes[-1]["episode"] == 25
     assert worker.courier.delivered
+
+
+def test_a_full_outbox_asks_the_device_to_wait_before_anything_is_dropped(place):
+    worker = place.worker(config=OutboxConfig(max_bytes=1 << 16, on_full="stop"))
+    made = 0
+    while not worker.outlet.block.get("hold"):
+        worker.drive(10, first=made)
+        made += 10
+        worker.companion.commit()  # the network's side may be stuck meanwhile
+    assert worker.outbox.dropped == worker.outlet.rows.dropped == 0
+    place.start_trainer()
+    place.step(100)
+    assert not worker.outlet.block.get("hold")
+    same_rows(place.journal()["worker-0"], worker.sent)
+
+
+def test_a_worker_that_was_welcomed_at_an_earlier_start_need_not_wait_for_a_trainer(place):
+    worker = place.worker()
+    place.step(5)
+    assert not worker.outlet.block.get("welcomed")
+    place.start_trainer()
+    place.step(5)
+    assert worker.outlet.block.get("welcomed")
+    place.kill_trainer()
+    worker.kill()
+    worker.outlet.block.set("welcomed", 0)
+    worker.start()
+    place.step(5)
+    assert worker.outlet.block.get("welcomed")

@@ -1,7 +1,8 @@
-"""Hub, trainer and worker as processes of their own: any order, killed and restarted, drained; no row is missing."""
+"""Hub, trainer and worker as processes of their own: any order, killed, restarted, drained; no row missing."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -203,6 +204,9 @@ def test_each_is_killed_and_comes_back_and_every_row_arrives(roles, order):
         sleep(0.5)
     roles.act(200)
     roles.wait_for(roles.steps, "checkpoint")
+    for another, what in ((roles.worker(), "the worker 'arm' of "), (roles.trainer(), "the run folder ")):
+        assert roles.finish(another) == 2
+        assert re.search(what + r".* is in use by process \d+ on ", roles.words)
 
     roles.kill(running["hub"])
     roles.act(100)  # acting goes on

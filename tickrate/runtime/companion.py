@@ -134,6 +134,7 @@ class Companion:
         if len(rows):
             self._outbox.append(rows)
             self._outlet.rows.free(len(rows))
+        self._outlet.block.set("hold", int(self._outbox.full))  # here, where no network is waited for
         return len(rows)
 
     # --- the network -----------------------------------------------------------------------------------
@@ -151,7 +152,6 @@ class Companion:
                     summary, run=self._run, worker=self._courier.name, boot=self._courier.boot, sequence=0
                 )
             )
-        outlet.block.set("hold", int(self._outbox.full))
         self._obey(self._courier.step())
         now = clock.now()
         if now >= self._next_status:
