@@ -19,6 +19,8 @@ from tickrate.wire import messages
 from tickrate.wire.arrays import pack_rows
 from tickrate.wire.carrier import make_key
 
+DIGEST = SCHEMA.digest()
+
 
 def test_all_rows_arrive_once_and_in_order_through_a_small_window(place, monkeypatch):
     monkeypatch.setattr(peers_module, "WINDOW_ROWS", 16)
@@ -202,7 +204,7 @@ def test_a_worker_of_another_schema_is_refused_by_name(place, caplog):
         {"worker": "trainer"},
     ):
         place.ear.publish(key, messages.encode(hello(**{"name": "worker-9"} | named(broken))))
-    place.step(4)
+        place.step(1)
     assert trainer.reception.refused == 11
     assert list(place.peers) == ["worker-0"]
     assert len(place.ledger.streams()) == 1
@@ -217,9 +219,7 @@ def test_rubbish_and_rows_of_strangers_are_left_out_and_counted(place):
     place.step(3)
     boot, outbox = worker.courier.boot, worker.outbox.identity
 
-    digest = SCHEMA.digest()
-
-    def rows(name, digest=digest, boot=boot, outbox=outbox, first=0):
+    def rows(name, digest=DIGEST, boot=boot, outbox=outbox, first=0):
         batch = pack_rows(
             rows_of(0, 3),
             run=RUN,
@@ -450,3 +450,32 @@ def test_more_reports_than_are_kept_lose_the_oldest_and_hold_nothing_up(place, m
     place.step(50)
     assert place.learner.episodes[-1]["episode"] == 25
     assert worker.courier.delivered
+
+
+def test_a_full_outbox_asks_the_device_to_wait_before_anything_is_dropped(place):
+    worker = place.worker(config=OutboxConfig(max_bytes=1 << 16, on_full="stop"))
+    made = 0
+    while not worker.outlet.block.get("hold"):
+        worker.drive(10, first=made)
+        made += 10
+        worker.companion.commit()  # the network's side may be stuck meanwhile
+    assert worker.outbox.dropped == worker.outlet.rows.dropped == 0
+    place.start_trainer()
+    place.step(100)
+    assert not worker.outlet.block.get("hold")
+    same_rows(place.journal()["worker-0"], worker.sent)
+
+
+def test_a_worker_that_was_welcomed_at_an_earlier_start_need_not_wait_for_a_trainer(place):
+    worker = place.worker()
+    place.step(5)
+    assert not worker.outlet.block.get("welcomed")
+    place.start_trainer()
+    place.step(5)
+    assert worker.outlet.block.get("welcomed")
+    place.kill_trainer()
+    worker.kill()
+    worker.outlet.block.set("welcomed", 0)
+    worker.start()
+    place.step(5)
+    assert worker.outlet.block.get("welcomed")

@@ -143,6 +143,7 @@ class Companion:
         if len(rows):
             self._outbox.append(rows)
             self._outlet.rows.free(len(rows))
+        self._outlet.block.set("hold", int(self._outbox.full))  # here, where no network is waited for
         return len(rows)
 
     # --- the network -----------------------------------------------------------------------------------
@@ -160,7 +161,6 @@ class Companion:
                     summary, run=self._run, worker=self._courier.name, boot=self._courier.boot, sequence=0
                 )
             )
-        outlet.block.set("hold", int(self._outbox.full))
         asked = outlet.inference.version()
         if asked > self._asked and (request := outlet.inference.read()) is not None:
             self._asked = asked
