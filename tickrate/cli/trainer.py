@@ -91,4 +91,5 @@ def _prepare(options: argparse.Namespace, experiment: Experiment, folder: RunFol
     folder = assembling.prepare_folder(experiment, on_existing, device=False)
     _log.info("run folder: %s; %s", folder.path, "going on" if resume else "a new run")
     _log.info("hub: %s", experiment.network.hub)
+    write_atomically(folder.hub, experiment.network.hub.encode())  # so that `tickrate status RUN` finds it
     return resume

@@ -170,7 +170,7 @@ class Companion:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
             self._say(*self._condition(now))
-            outlet.put_link(f"{self._courier.condition()} {self._diagnose()}".strip())
+            outlet.put_link(self._diagnose() or self._courier.condition())
 
     def _obey(self, heard: Heard) -> None:
         outlet, block = self._outlet, self._outlet.block
@@ -202,6 +202,7 @@ class Companion:
             "worker/outbox_rows": float(outbox.pending + outlet.rows.pending()),
             "worker/outbox_bytes": float(outbox.pending_bytes),
             "worker/dropped_rows": float(outbox.dropped + outlet.rows.dropped),
+            "worker/acknowledgement_age_s": courier.acknowledgement_age_s,
             "worker/rows_sent": float(courier.sender.next),
             "worker/rows_resent": float(courier.sender.resent),
             "worker/reports_sent": float(courier.reports_made),

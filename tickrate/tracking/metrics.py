@@ -91,6 +91,9 @@ METRICS: dict[str, Metric] = {
         "Rows that wait in the worker for the trainer's acknowledgement, on the disk or on their way to it.",
     ),
     "worker/outbox_bytes": Metric("bytes", "outbox bytes", "Size of the rows that wait in the outbox."),
+    "worker/acknowledgement_age_s": Metric(
+        "s", "ack age", "Time since new rows were acknowledged last; 0 while none wait for it."
+    ),
     "worker/rows_sent": Metric("rows", "sent", "Number of the next row to be sent, in the outbox's count."),
     "worker/rows_resent": Metric(
         "rows", "resent", "Rows sent again since the companion's start, because they were lost on the way."
