@@ -1,7 +1,11 @@
 """What the README shows works as it stands there."""
 
 import contextlib
+import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +13,8 @@ import gymnasium
 import pytest
 
 from tickrate.__main__ import main
+from tickrate.clock import now, sleep
+from tickrate.wire.zenoh_carrier import ZenohHub
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,6 +60,45 @@ def test_the_custom_interface_trains_with_the_commands_shown(robot, capsys):
     play = next(line for line in blocks("bash")[1].splitlines() if line.startswith("tickrate play"))
     assert main([*play.split()[1:], "--episodes", "1"]) == 0
     assert "episode 1: return" in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.timeout(150)
+def test_the_three_terminals_train_together(tmp_path, monkeypatch, capsys):
+    """As it stands there, at another port, because several tests may run at once."""
+    monkeypatch.chdir(tmp_path)
+    (lines,) = [block.splitlines() for block in blocks("bash") if block.startswith("tickrate hub")]
+    commands = [line.split("#")[0].split() for line in lines]
+    assert [words[1] for words in commands] == ["hub", "trainer", "worker", "status"]
+    with ZenohHub() as free:
+        address = free.endpoint
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    roles = []
+    try:
+        for words in commands[:3]:
+            option = ["--listen" if words[1] == "hub" else "--hub", address]
+            with (tmp_path / f"{words[1]}.log").open("w") as log:
+                command = [sys.executable, "-m", *words, *option]
+                roles.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        deadline = now() + 90
+        while now() < deadline:
+            main([*commands[3][1:], "--hub", address, "--json"])
+            out = capsys.readouterr().out
+            state = json.loads(out) if out else {"workers": []}
+            if state["workers"] and (state["workers"][0]["steps"] or 0) >= 40:
+                break
+            sleep(0.2)
+        assert [worker["name"] for worker in state["workers"]] == ["car-1"], out
+        assert state["trainer"]["state"] == "collecting"
+        assert state["workers"][0]["rows_lost"] == 0
+        for role in reversed(roles):
+            role.send_signal(signal.SIGINT)
+            assert role.wait(30) == 0
+    finally:
+        for role in roles:
+            role.kill()
+            role.wait()
+    assert (tmp_path / "runs" / "circuit-seed0" / "journal.seg").exists()
 
 
 @pytest.mark.long

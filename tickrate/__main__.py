@@ -15,8 +15,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "tickrate.cli.train:main",
         "train on your interface, a shipped live environment or a Gymnasium id",
     ),
+    "status": ("tickrate.cli.status:main", "show who is connected, what arrives, policy lag and alarms"),
     "play": ("tickrate.cli.play:main", "drive with a saved policy and report each episode"),
     "check": ("tickrate.cli.check:main", "examine your interface: spaces, timing, delays, rewards"),
+    "hub": ("tickrate.cli.hub:main", "open the place where workers and trainer of several machines meet"),
+    "keys": ("tickrate.cli.keys:main", "say who may join a hub: make, add, revoke and list keys"),
     "bench": ("tickrate.cli.bench:main", "measure the timing of your live environment"),
 }
 """Subcommands for people: name -> (where it is, one line of help)."""
@@ -25,6 +28,7 @@ ROLES: dict[str, str] = {
     "worker": "tickrate.cli.worker:main",
     "companion": "tickrate.cli.companion:main",
     "trainer": "tickrate.cli.trainer:main",
+    "infer": "tickrate.cli.infer:main",
     "game": "tickrate.cli.game:main",
 }
 """Subcommands that `train` starts for itself, one process each."""

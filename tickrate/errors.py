@@ -13,11 +13,21 @@ TickrateError
         MessageError (ValueError)           bytes that are no message of this protocol
         VersionMismatch                     the two sides speak different protocol versions
         HubUnreachable (ConnectionError)    nothing answers at the hub's address
+            NotAHub                             something answers there, but no hub
+        CredentialsError (ValueError)       a keys folder or credentials file that cannot be used
+        JoinRefused (PermissionError)       a hub is there, and the two do not accept each other
+            CertificateExpired                  its certificate or ours is out of date; tells the date
+            EncryptionMismatch                  one side speaks TLS, the other does not
+            NameRefused                         the hub does not know this name, or it was revoked
+            WrongAuthority                      the certificates come from different keys folders
+            WrongHostName                       the hub's certificate was made for other addresses
+        Refused                             the trainer takes nothing from this role; says why
     PolicyError (ValueError)            a policy artefact that cannot be used
         PolicyMismatch                      it was trained for another contract; names the leaf
     RecordError (ValueError)            stored records that are damaged or of another schema
     RoleFailed (RuntimeError)           a process of a run ended with an error; holds its last words
     RunFolderError (RuntimeError)       a run folder that exists, is missing, or cannot be resumed
+        FolderInUse                         another process uses it; says which
     MissingExtra (ImportError)          an optional package is not installed; names the extra
 """
 
@@ -83,6 +93,42 @@ class HubUnreachable(WireError, ConnectionError):
     """Nothing answers at the hub's address."""
 
 
+class NotAHub(HubUnreachable):
+    """Something listens at the hub's address, but it does not answer as a hub."""
+
+
+class CredentialsError(WireError, ValueError):
+    """A keys folder or a credentials file that is missing, damaged, or does not allow what was asked."""
+
+
+class JoinRefused(WireError, PermissionError):
+    """A hub is there, and it refuses this side or is refused by it; each reason is a class of its own."""
+
+
+class CertificateExpired(JoinRefused):
+    """A certificate, the hub's or one's own, is out of date or not valid yet; the message tells the date."""
+
+
+class EncryptionMismatch(JoinRefused):
+    """One side speaks TLS and the other does not."""
+
+
+class NameRefused(JoinRefused):
+    """The certificates are right, but the hub does not know this name (any more)."""
+
+
+class WrongAuthority(JoinRefused):
+    """Hub and role hold certificates of different keys folders."""
+
+
+class WrongHostName(JoinRefused):
+    """The hub's certificate was made for other addresses than the one that was dialled."""
+
+
+class Refused(WireError):
+    """The other side takes nothing from this role: other spaces, another process of its name, ..."""
+
+
 class PolicyError(TickrateError, ValueError):
     """A policy artefact that is damaged or cannot be used."""
 
@@ -97,6 +143,10 @@ class RecordError(TickrateError, ValueError):
 
 class RunFolderError(TickrateError, RuntimeError):
     """A run folder exists already, is missing, or cannot be resumed."""
+
+
+class FolderInUse(RunFolderError):
+    """Another process uses this folder; the message says which."""
 
 
 class RoleFailed(TickrateError, RuntimeError):

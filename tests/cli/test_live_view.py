@@ -9,6 +9,7 @@ from tickrate.cli import live
 from tickrate.cli.live import LiveView, PlainView, best_lap, clock_text, make_view, progress, sparkline
 from tickrate.cli.training import effective_values
 from tickrate.config.experiment import experiment_from_mapping
+from tickrate.runtime.overview import Alarm, WorkerView, whole
 from tickrate.runtime.run import RunState
 from tickrate.wire import messages
 
@@ -134,6 +135,76 @@ def test_the_panel_holds_everything(console):
     assert "p go on" in shown(console)
     console.print(LiveView(console, "t", None, None, keys=False).render(RunState()))
     assert "pause" not in shown(console)
+
+
+def with_workers(state, *views):
+    """Add the trainer's word on workers, and what they say themselves."""
+    state.overview = whole("r", None, list(views))
+    state.statuses.pop("worker", None)
+    for view in views:
+        state.statuses[view.name] = messages.Status(
+            run="r", worker=view.name, boot=1, role="worker", state="acting", text="driving"
+        )
+    return state
+
+
+def view_of(name, **more):
+    figures = {"samples_per_s": 20.0, "outbox_rows": 3, "acknowledgement_age_s": 0.5}
+    lag = {"policy_lag_versions": 2, "policy_lag_s": 0.75}
+    return WorkerView(name=name, connected=True, **(figures | lag | more))
+
+
+def test_the_panel_of_one_worker_stays_small(console):
+    view = LiveView(console, "t", None, None)
+    console.print(view.render(with_workers(state_of(), view_of("worker-0"))))
+    lines = [line.strip("│ ") for line in shown(console).splitlines()]
+    assert lines[1] == "worker-0  driving"
+    assert lines[2] == "samples/s 20.0 · outbox 3 rows · acknowledged 0.5 s ago"
+    assert lines[3] == "trainer   learning: 40 updates"
+
+
+def test_the_panel_of_several_workers_has_a_line_for_each_and_its_alarms(console):
+    view = LiveView(console, "t", None, None)
+    late = Alarm(kind="old_policy", text="acts with a policy 44 s old (alarm at 30 s)")
+    state = with_workers(state_of(), view_of("worker-0"), view_of("worker-1", alarms=[late]))
+    state.statuses["worker-2"] = messages.Status(
+        run="r", worker="worker-2", boot=1, role="worker", state="acting", text="starting"
+    )
+    console.print(view.render(state))
+    lines = [line.strip("│ ") for line in shown(console).splitlines()]
+    assert lines[1:5] == [
+        "worker    state     samples/s  outbox  acknowledged  policy lag",
+        "worker-0  driving   20.0       3 rows  0.5 s ago     2 versions, 0.8 s",
+        "worker-1  driving   20.0       3 rows  0.5 s ago     2 versions, 0.8 s",
+        "worker-2  starting  -          - rows  -             -",
+    ]
+    assert "ALARM worker-1: acts with a policy 44 s old (alarm at 30 s)" in lines
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, _environ={"TERM": "xterm"})
+    console.print(view.render(state))
+    assert "\x1b[1;31mALARM worker-1" in console.file.getvalue()
+
+
+def test_many_workers_are_counted_in_a_plain_line(console):
+    views = [view_of(f"worker-{number}") for number in range(5)]
+    PlainView(console, None, None).show(with_workers(state_of(), *views))
+    assert shown(console).startswith("[1:05] 5 workers | trainer: learning")
+
+
+def test_plain_lines_tell_an_alarm_when_it_comes_and_when_it_is_over(console):
+    view = PlainView(console, None, None)
+    state = with_workers(state_of(), view_of("worker-0"), view_of("worker-1"))
+    view.show(state)
+    assert shown(console).startswith("[1:05] worker-0: driving | worker-1: driving | trainer: learning")
+    for seconds, said in ((6, "[1:05] ALARM worker-1: silent for 6 s\n"), (7, "")):
+        silent = Alarm(kind="silent", text=f"silent for {seconds} s")
+        with_workers(state, view_of("worker-0"), view_of("worker-1", alarms=[silent]))
+        view.show(state)
+        assert shown(console) == said
+    state.overview = None  # the trainer was killed: nothing is known
+    view.show(state)
+    assert shown(console) == ""
+    view.show(with_workers(state, view_of("worker-0"), view_of("worker-1")))
+    assert shown(console) == "[1:05] over: worker-1: silent for 7 s\n"
 
 
 def test_the_panel_is_drawn_in_place():

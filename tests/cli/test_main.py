@@ -51,12 +51,29 @@ def test_each_command_explains_itself(name, capsys):
         assert f"tickrate {name} " in out.split("usage:")[1].split("\n", 1)[1]  # an example
 
 
-@pytest.mark.parametrize("name", ["worker", "companion", "trainer"])
-def test_each_role_explains_itself(name, capsys):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "worker",
+            ["tickrate worker mine.yaml --name arm-1 --hub tls/", "--key", "--drain", "not touched before"],
+        ),
+        (
+            "trainer",
+            ["tickrate trainer mine.yaml --resume", "--hub", "--key", "--replace", "says what it waits"],
+        ),
+        ("companion", ["--worker-dir", "--shared", "--run", "--name"]),
+    ],
+)
+def test_each_role_explains_itself(name, words, capsys):
     with pytest.raises(SystemExit) as end:
         command.main([name, "--help"])
     assert end.value.code == 0
-    assert "--run-dir" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"usage: tickrate {name}" in out
+    assert "--run-dir" not in out  # the launcher's own
+    for word in words:
+        assert word in out
 
 
 @pytest.mark.parametrize(
@@ -90,6 +107,14 @@ def test_each_role_explains_itself(name, capsys):
         (["check", "Pendulum-v1"], 2, "no live environment"),
         (["bench", "Pendulum-v1"], 2, "no live environment"),
         (["game", "chess"], 2, "the games are: circuit"),
+        (["worker"], 2, "name the experiment file"),
+        (["trainer"], 2, "name the experiment file"),
+        (["worker", "circut"], 2, "Did you mean 'circuit'"),
+        (["trainer", "none.yaml"], 2, "none.yaml"),
+        (["worker", "circuit", "--name", "../../x"], 2, "a worker cannot be called '../../x'"),
+        (["worker", "circuit", "--name", "trainer"], 2, "a worker cannot be called 'trainer'"),
+        (["worker", "circuit", "--drain"], 2, "holds no outbox: start --drain in the folder"),
+        (["worker", "circuit", "--set", "worker.outbox.max_byte=1"], 2, "'max_bytes'"),
     ],
 )
 def test_a_mistake_is_one_plain_message_and_exit_code_2(words, code, message, capsys, tmp_path, monkeypatch):

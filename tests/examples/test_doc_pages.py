@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import tickrate.clock
+from tickrate import errors
+from tickrate.__main__ import COMMANDS, ROLES
 from tickrate.testing import FakeClock
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,10 +31,31 @@ def test_the_code_of_a_page_runs(page, monkeypatch, capsys):
         assert "target reached" in out or "out of time" in out
 
 
-@pytest.mark.parametrize("page", ["tutorial_drone.md", "testing.md"])
+@pytest.mark.parametrize(
+    "page", ["tutorial_drone.md", "testing.md", "cluster.md", "protocol.md", "design.md"]
+)
 def test_links_between_the_pages_lead_somewhere(page):
     text = (DOCS / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (DOCS / target).exists(), target
     for example in re.findall(r"`(examples/[\w.]+)`", text):
         assert (DOCS.parent / example).exists(), example
+
+
+@pytest.mark.parametrize("page", [DOCS / "cluster.md", DOCS.parent / "README.md"], ids=lambda page: page.name)
+def test_the_commands_of_a_page_exist(page):
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    names = set(re.findall(r"^(?:srun )?tickrate ([a-z]+)", "".join(blocks), re.M))
+    assert {"hub", "keys", "worker", "trainer", "status"} <= names
+    assert names <= {*COMMANDS, *ROLES}
+
+
+def test_the_table_of_errors_names_every_way_of_not_getting_in():
+    text = (DOCS / "cluster.md").read_text(encoding="utf-8")
+    named = {getattr(errors, name) for name in re.findall(r"^\| `([A-Z]\w+)` \|", text, re.M)}
+    joining = {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.WireError) and kind is not errors.MessageError
+    }
+    assert joining <= named

@@ -174,8 +174,8 @@ class ListTracker:
         pass
 
 
-def make_learner(path, *, capacity=1000, evaluation_episodes=1, gamma=0.9, **config):
-    """Return a learner with a `FixedAlgorithm` in a prepared run folder."""
+def make_learner(path, *, capacity=1000, evaluation_episodes=1, gamma=0.9, journal=False, **config):
+    """Return a learner with a `FixedAlgorithm` in a prepared run folder; ``journal`` keeps rows in a file."""
     folder = RunFolder(path)
     if not folder.checkpoints.exists():
         folder.prepare("refuse")
@@ -183,7 +183,7 @@ def make_learner(path, *, capacity=1000, evaluation_episodes=1, gamma=0.9, **con
     settings = {"start_steps": 1, "publish_every": 2, "checkpoint_every_s": 1e6, "log_every_s": 1e6}
     return Learner(
         FixedAlgorithm(),
-        Replay(SCHEMA, capacity, gamma=gamma, n_step=1, seed=5),
+        Replay(SCHEMA, capacity, gamma=gamma, n_step=1, seed=5, path=folder.journal if journal else None),
         TrainerConfig(**settings | config),
         folder,
         ListTracker(),

@@ -110,3 +110,16 @@ def test_hostile_descriptions_are_message_errors(case):
     good = EnvironmentContract(LEAVES, BOX, 0.05, 2, None).to_dict()
     with pytest.raises(MessageError, match="not the contract of an environment"):
         EnvironmentContract.from_dict(HOSTILE[case](copy.deepcopy(good)))
+
+
+def test_checksums_are_part_of_the_contract_and_off_in_older_descriptions():
+    checked = EnvironmentContract.of(ScriptedEnvironment(), checksum=True)
+    back = travel(checked)
+    assert back.checksum
+    assert [field.name for field in back.schema().extras] == ["checksum"]
+    assert back.schema().digest() == checked.schema().digest() != CONTRACT.schema().digest()
+    older = CONTRACT.to_dict()
+    del older["checksum"]
+    assert EnvironmentContract.from_dict(older) == CONTRACT
+    with pytest.raises(MessageError, match="checksum 'yes'"):
+        EnvironmentContract.from_dict(CONTRACT.to_dict() | {"checksum": "yes"})

@@ -80,3 +80,13 @@ def test_a_stacked_leaf_keeps_its_newest_frame_and_extras_are_kept():
     recorder.step(np.array([0.0]), 0.0, True, False, frames, extras={"log_prob": -1.5})
     assert rows[0]["o/frames"].tolist() == [4, 5]
     assert rows[0]["x/log_prob"] == -1.5
+
+
+def test_a_stream_and_a_step_have_flags_of_their_own():
+    rows = []
+    recorder = Recorder(SCHEMA, 0, 0, lambda row: rows.append(int(row["flags"])), flags=Flag.EXPERT)
+    recorder.begin(place(0, 0))
+    recorder.step(np.array([0.0]), 0.0, False, False, place(0, 1), flags=Flag.TAKEOVER)
+    recorder.step(np.array([0.0]), 0.0, True, False, place(0, 2), flags=Flag.FALLBACK)
+    x = Flag.EXPERT
+    assert rows == [x | Flag.TAKEOVER, x | Flag.FALLBACK | Flag.TERMINATED, x | Flag.FINAL]

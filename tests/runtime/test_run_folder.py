@@ -1,12 +1,14 @@
 """A run folder is refused, resumed or replaced as said; a checkpoint is whole or not there."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 
-from tickrate.errors import RunFolderError
+from tickrate.errors import FolderInUse, RunFolderError
 from tickrate.runtime import run_folder
+from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.run_folder import RunFolder, load_state, save_state, write_atomically
 
 
@@ -50,15 +52,56 @@ def test_replace_deletes_a_run_and_nothing_else(tmp_path):
     assert (other / "cat.png").exists()
 
 
-def test_resume_needs_a_run_with_a_checkpoint(tmp_path):
+def test_resume_needs_a_run_with_a_checkpoint_or_a_journal(tmp_path):
     with pytest.raises(RunFolderError, match="no run to resume"):
         RunFolder(tmp_path / "nothing").prepare("resume")
     folder = begun(tmp_path / "r")
-    with pytest.raises(RunFolderError, match="no complete checkpoint"):
+    with pytest.raises(RunFolderError, match="neither a complete checkpoint nor a journal"):
         folder.prepare("resume")
+    assert not folder.resumable
+    folder.journal.touch()
+    folder.prepare("resume")
+    folder.journal.unlink()
     checkpoint(folder, 10)
     folder.prepare("resume")
+    assert folder.resumable
     assert folder.episodes.exists()
+
+
+def test_a_folder_that_a_trainer_uses_is_not_touched(tmp_path):
+    folder = begun(tmp_path / "r")
+    with LockFile(folder.lock, "it"):
+        for choice in ("replace", "resume", "refuse"):
+            with pytest.raises(FolderInUse, match=rf"run folder .*r is in use by process {os.getpid()} on "):
+                folder.prepare(choice)
+        assert folder.episodes.exists()
+    folder.prepare("replace")
+    assert not folder.episodes.exists()
+    assert folder.lock.exists()  # who waits for it has this file open
+
+
+@pytest.mark.parametrize("lock", ["lock", "outbox.lock"])
+def test_replacing_a_run_spares_the_folder_of_a_worker_that_runs(tmp_path, lock):
+    """Its control process, or the companion that a killed one left behind, still writes there."""
+    folder = begun(tmp_path / "r")
+    for name in ("alive", "ended"):
+        folder.worker(name).make()
+        (folder.worker(name).path / "outbox.seg").touch()
+    with LockFile(folder.worker("alive").path / lock, "it"):
+        folder.prepare("replace")
+    assert (folder.worker("alive").path / "outbox.seg").exists()
+    assert not folder.worker("ended").path.exists()
+    folder.experiment.write_text("{}", encoding="utf-8")
+    folder.prepare("replace")
+    assert not folder.worker("alive").path.exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"file.r cannot be written \(Not a directory\).*run\.root"):
+        RunFolder(tmp_path / "file" / "r").prepare("refuse")
+    with pytest.raises(RunFolderError, match=r"workers.w cannot be written"):
+        RunFolder(tmp_path / "file").worker("w").make()
 
 
 def test_a_crash_between_the_parts_leaves_the_old_checkpoint(tmp_path):
@@ -136,7 +179,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
 
 
 def test_boots_count_up(tmp_path):
-    folder = begun(tmp_path / "r")
+    folder = begun(tmp_path / "r").worker("arm")
     assert [folder.next_boot() for _ in range(3)] == [0, 1, 2]
     (folder.path / "boot").write_text("x", encoding="utf-8")
     with pytest.raises(RunFolderError, match="no number"):

@@ -24,6 +24,7 @@ def learner_parts(experiment: Experiment) -> LearnerParts:
         trainer=experiment.trainer,
         evaluation_episodes=experiment.worker.evaluation.episodes,
         seed=experiment.run.seed,
+        journal=experiment.journal,
     )
 
 
@@ -49,22 +50,29 @@ def draw_pictures(learner: Learner) -> None:
         plots.timing_histogram(learner.folder.timing_histogram, lateness, learner.period_s)
 
 
-def prepare_folder(experiment: Experiment, on_existing: OnExisting) -> RunFolder:
+def prepare_folder(experiment: Experiment, on_existing: OnExisting, *, device: bool = True) -> RunFolder:
     """Create (or, as wished, take over) the run folder and write the resolved experiment into it.
 
-    Whatever can be found wrong without touching a device is found before.
+    Whatever can be found wrong without touching a device is found before. With ``device=False`` the device's
+    interface is not looked at: it need not be installed where the trainer is.
 
     Raises:
         ConfigError: if the environment's settings cannot work.
         RunFolderError: if the folder may not be used, or the run to resume has nothing left to do.
     """
-    if is_live(experiment.environment):
+    if device and is_live(experiment.environment):
         realtime_config(experiment.environment)
     folder = RunFolder(experiment.folder)
     folder.prepare(on_existing)
     if on_existing == "resume":
         _check_unfinished(experiment, folder)
-    write_atomically(folder.experiment, dump_experiment(experiment).encode())
+    try:
+        write_atomically(folder.experiment, dump_experiment(experiment).encode())
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder.path} cannot be written ({error.strerror}): mend its permissions or make room, or "
+            "choose another place with run.root"
+        ) from error
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol
 
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -12,11 +13,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tickrate.cli.worker_lines import alarm_lines, delivery_text, number, printable, worker_lines
+from tickrate.runtime.overview import WorkerView
 from tickrate.runtime.run import RunState
 from tickrate.wire.messages import EpisodeReport, Status
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY_S = 5.0
+SPELT_OUT = 4
+"""Workers whose words stand in a plain line; of more, only the number."""
 
 
 class View(Protocol):
@@ -70,7 +75,16 @@ def status_text(status: Status | None) -> str:
     """Return what a role is doing, in words."""
     if status is None:
         return "starting"
-    return status.text if status.role == "worker" else f"{status.state}: {status.text}"
+    return printable(status.text if status.role == "worker" else f"{status.state}: {status.text}")
+
+
+def worker_views(state: RunState) -> list[WorkerView]:
+    """Return the workers of a run, their own words with the trainer's figures."""
+    views = []
+    for status in state.workers:
+        known = state.delivery(status.worker) or WorkerView(name=status.worker, connected=True)
+        views.append(msgspec.structs.replace(known, state=status.state, text=status_text(status)))
+    return views
 
 
 def episode_text(report: EpisodeReport) -> str:
@@ -93,10 +107,6 @@ def best_lap(state: RunState) -> EpisodeReport | None:
     """Return the episode with the fastest clean lap."""
     laps = [r for r in state.episodes if r.lap_time_s is not None and r.clean]
     return min(laps, key=lambda r: r.lap_time_s or 0.0, default=None)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 class LiveView:
@@ -129,8 +139,10 @@ class LiveView:
 
     def render(self, state: RunState) -> Panel:
         """Return the panel for a state."""
-        parts: list[Text | Table | ProgressBar] = [self._roles(state), Text(), self._figures(state), Text()]
+        parts: list[Text | Table | ProgressBar] = [*self._roles(state), Text(), self._figures(state), Text()]
         parts.append(self._episodes(state))
+        if state.overview is not None:
+            parts += alarm_lines(state.overview)
         if (done := progress(state, self._total_s, self._total_steps)) is not None:
             parts += [Text(), Text(done[1], style="dim"), ProgressBar(total=1.0, completed=done[0])]
         if state.notes:
@@ -144,12 +156,21 @@ class LiveView:
             border_style="yellow" if state.paused else "cyan",
         )
 
-    def _roles(self, state: RunState) -> Table:
+    def _roles(self, state: RunState) -> list[Text | Table]:
+        """Return what the roles do: one worker in words, several in a table with their figures."""
         table = Table.grid(padding=(0, 2))
-        for role in ("worker", "trainer"):
-            status = state.statuses.get(role)
-            table.add_row(Text(role, style="bold"), Text(status_text(status)))
-        return table
+        trainer = Text("trainer", style="bold"), Text(status_text(state.statuses.get("trainer")))
+        if len(state.workers) > 1:
+            table.add_row(*trainer)
+            return [*worker_lines(worker_views(state)), Text(), table]
+        for status in state.workers:
+            table.add_row(Text(status.worker, style="bold"), Text(status_text(status)))
+            if (view := state.delivery(status.worker)) is not None:
+                table.add_row("", Text(delivery_text(view), style="dim"))
+        if not state.workers:
+            table.add_row(Text("worker", style="bold"), Text(status_text(None)))
+        table.add_row(*trainer)
+        return [table]
 
     def _figures(self, state: RunState) -> Table:
         def m(name: str) -> float | None:
@@ -157,17 +178,17 @@ class LiveView:
 
         table = Table.grid(padding=(0, 3))
         table.add_row(
-            f"rate {_number(m('timing/achieved_hz'), '.2f')} Hz",
-            f"late p50 {_number(m('timing/lateness_p50_ms'), '.2f')} ms",
-            f"p99 {_number(m('timing/lateness_p99_ms'), '.2f')} ms",
-            f"overruns {_number(m('timing/overruns'), '.0f')}",
+            f"rate {number(m('timing/achieved_hz'), '.2f')} Hz",
+            f"late p50 {number(m('timing/lateness_p50_ms'), '.2f')} ms",
+            f"p99 {number(m('timing/lateness_p99_ms'), '.2f')} ms",
+            f"overruns {number(m('timing/overruns'), '.0f')}",
         )
         table.add_row(
-            f"steps {_number(m('trainer/steps'), ',.0f')}",
-            f"updates/s {_number(m('learn/updates_per_s'), '.1f')}",
-            f"policy {_number(m('trainer/policy_version'), '.0f')}",
-            f"lag {_number(m('learn/policy_lag_versions'), '.0f')} versions, "
-            f"{_number(m('learn/policy_lag_s'), '.2f')} s",
+            f"steps {number(m('trainer/steps'), ',.0f')}",
+            f"updates/s {number(m('learn/updates_per_s'), '.1f')}",
+            f"policy {number(m('trainer/policy_version'), '.0f')}",
+            f"lag {number(m('learn/policy_lag_versions'), '.0f')} versions, "
+            f"{number(m('learn/policy_lag_s'), '.2f')} s",
         )
         return table
 
@@ -197,6 +218,7 @@ class PlainView:
         self._next = 0.0
         self._seen = 0
         self._noted = 0
+        self._alarms: dict[tuple[str, str], str] = {}
 
     def __enter__(self) -> PlainView:
         return self
@@ -216,22 +238,39 @@ class PlainView:
         for note in state.notes[self._noted :]:
             self._print(state, note)
         self._noted = len(state.notes)
+        self._tell_alarms(state)
         if state.elapsed_s < self._next:
             return
         self._next = state.elapsed_s + PLAIN_EVERY_S
-        worker, trainer = state.statuses.get("worker"), state.statuses.get("trainer")
+        workers, trainer = state.workers, state.statuses.get("trainer")
         training = [r.return_ for r in state.episodes if not r.evaluation]
-        words = [
-            f"worker: {status_text(worker)}",
+        words = [f"{w.worker if len(workers) > 1 else 'worker'}: {status_text(w)}" for w in workers]
+        if len(workers) > SPELT_OUT:
+            words = [f"{len(workers)} workers"]
+        words = words or [f"worker: {status_text(None)}"]
+        words += [
             f"trainer: {status_text(trainer)}",
-            f"steps {_number(state.metric('trainer', 'trainer/steps'), '.0f')}",
-            f"{_number(state.metric('trainer', 'timing/achieved_hz'), '.2f')} Hz",
-            f"late p99 {_number(state.metric('trainer', 'timing/lateness_p99_ms'), '.2f')} ms",
-            f"{_number(state.metric('trainer', 'learn/updates_per_s'), '.1f')} updates/s",
+            f"steps {number(state.metric('trainer', 'trainer/steps'), '.0f')}",
+            f"{number(state.metric('trainer', 'timing/achieved_hz'), '.2f')} Hz",
+            f"late p99 {number(state.metric('trainer', 'timing/lateness_p99_ms'), '.2f')} ms",
+            f"{number(state.metric('trainer', 'learn/updates_per_s'), '.1f')} updates/s",
         ]
         if training:
             words.append(f"last return {training[-1]:.2f}")
         self._print(state, " | ".join(words))
+
+    def _tell_alarms(self, state: RunState) -> None:
+        """Say which alarms are new and which are over; their numbers change all the time."""
+        if state.overview is None:
+            return
+        now = {(w.name, alarm.kind): alarm.text for w in state.overview.workers for alarm in w.alarms}
+        for (name, kind), text in now.items():
+            if (name, kind) not in self._alarms:
+                self._print(state, printable(f"ALARM {name}: {text}"))
+        for (name, kind), text in self._alarms.items():
+            if (name, kind) not in now:
+                self._print(state, printable(f"over: {name}: {text}"))
+        self._alarms = now
 
     def _print(self, state: RunState, text: str) -> None:
         line = f"[{clock_text(state.elapsed_s)}] {text}"

@@ -3,37 +3,75 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import signal
 import sys
 import threading
 from pathlib import Path
 
-from tickrate.config.experiment import Experiment, load_experiment
+from tickrate.config.experiment import (
+    Experiment,
+    experiment_file,
+    experiment_from_mapping,
+    load_experiment,
+    override,
+    parse_assignments,
+)
+from tickrate.config.loading import read_yaml
+from tickrate.errors import ConfigError
+from tickrate.runtime.network import NetworkConfig
 from tickrate.runtime.run_folder import RunFolder
 
-HUB_PATIENCE_S = 20.0
-"""Seconds that a role tries to reach the hub."""
 
-
-def role_parser(role: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that every role has."""
-    description = f"The {role} of a run; `train` starts it."
-    parser = argparse.ArgumentParser(prog=f"tickrate {role}", description=description)
-    parser.add_argument("--run-dir", type=Path, required=True, help="run folder with the resolved experiment")
-    parser.add_argument("--hub", required=True, help="address of the hub, tcp/HOST:PORT")
+def role_parser(role: str, about: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that every role has; the hidden ones are the launcher's."""
+    parser = argparse.ArgumentParser(
+        prog=f"tickrate {role}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiment", nargs="?", help="experiment file (YAML), or the name of a shipped one")
+    parser.add_argument("--hub", help="address of the hub, tcp/127.0.0.1:PORT or tls/HOST:PORT")
+    parser.add_argument("--key", help="credentials file from `tickrate keys add`, for a tls/ address")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any key of the experiment file"
+    )
+    parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
-def begin(role: str, run_dir: Path) -> tuple[Experiment, RunFolder]:
-    """Set up the log on standard output; return the experiment and its folder."""
+def resolve(options: argparse.Namespace) -> tuple[Experiment, RunFolder]:
+    """Return the experiment that the options describe, and its run folder.
+
+    Raises:
+        ConfigError: if there is none, or something in it cannot be.
+    """
+    if options.run_dir is not None:
+        folder = RunFolder(options.run_dir)
+        experiment = load_experiment(folder.experiment)
+    elif options.experiment is not None:
+        load_experiment(options.experiment)  # a mistake in the file is reported as one
+        values = read_yaml(experiment_file(options.experiment))
+        experiment = experiment_from_mapping(override(values, parse_assignments(options.set)))
+        folder = RunFolder(experiment.folder)
+    else:
+        raise ConfigError("name the experiment file; every role of a run is started with the same one")
+    given = {"hub": options.hub, "key": options.key}
+    changed = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(experiment, network=dataclasses.replace(experiment.network, **changed)), folder
+
+
+def network_of(options: argparse.Namespace) -> NetworkConfig:
+    """Return where the hub is, of a command that needs no experiment."""
+    return NetworkConfig(options.hub or NetworkConfig.hub, options.key or "")
+
+
+def begin_log(role: str) -> None:
+    """Log on standard output."""
     line = f"%(asctime)s {role} %(levelname)s %(message)s"
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format=line)
-    folder = RunFolder(run_dir)
-    return load_experiment(folder.experiment), folder
 
 
-def end_on_termination(stop: threading.Event) -> None:
-    """End cleanly on SIGTERM; leave Ctrl-C to the process that started us."""
+def end_on_termination(stop: threading.Event, *, launched: bool) -> None:
+    """End cleanly on SIGTERM, and on Ctrl-C unless another process started us and will tell us to end."""
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if launched else lambda number, frame: stop.set())

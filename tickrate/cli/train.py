@@ -19,8 +19,9 @@ from tickrate.config.experiment import (
     experiment_from_mapping,
     load_experiment,
     override,
+    parse_assignments,
 )
-from tickrate.config.loading import parse_yaml, read_yaml
+from tickrate.config.loading import read_yaml
 from tickrate.errors import ConfigError
 from tickrate.runtime.run_folder import OnExisting, RunFolder
 
@@ -113,16 +114,11 @@ def assignments(options: TrainOptions) -> dict[str, Any]:
     Raises:
         ConfigError: if a ``--set`` has no ``KEY=VALUE`` form.
     """
-    changes: dict[str, Any] = {}
-    for text in options.set:
-        key, separator, value = text.partition("=")
-        if not separator or not key:
-            raise ConfigError(f"--set {text!r} is not of the form KEY=VALUE, e.g. trainer.updates_per_step=2")
-        changes[key] = parse_yaml(value, f"the value of --set {key}")
     named = {
         "trainer.total_steps": options.steps,
         "trainer.time_limit_s": None if options.minutes is None else 60.0 * options.minutes,
         "run.seed": options.seed,
         "run.name": options.name,
     }
+    changes = parse_assignments(options.set)
     return changes | {key: value for key, value in named.items() if value is not None}

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tickrate import clock
 from tickrate.cli import assembling
-from tickrate.cli.keys import Keys
+from tickrate.cli.keyboard import Keys
 from tickrate.cli.live import View, best_lap, clock_text, make_view
 from tickrate.config.experiment import Experiment
 from tickrate.runtime.contract import EnvironmentContract
@@ -127,6 +127,7 @@ def _run_roles(
         trainer_threads=experiment.trainer.threads,
         started=started,
         time_limit_s=experiment.trainer.time_limit_s,
+        workers=experiment.run.workers,
     )
     try:
         run.start()
@@ -174,7 +175,7 @@ def _run_serial(
     with ExitStack() as cleanup:
         # The environment comes first: one that cannot be made leaves no run folder behind.
         environment = cleanup.enter_context(closing(open_environment(experiment.environment)))
-        contract = EnvironmentContract.of(environment)
+        contract = EnvironmentContract.of(environment, checksum=experiment.worker.checksum)
         folder = assembling.prepare_folder(experiment, on_existing)
         _announce(console, experiment, folder)
         assembling.load_algorithm(experiment)
@@ -191,7 +192,7 @@ def _run_serial(
             learner,
             experiment.worker,
             seed=experiment.run.seed,
-            boot=folder.next_boot(),
+            boot=folder.worker("worker-0").next_boot(),
             watch=watcher,
         )
         watcher.show("stopped")
@@ -226,7 +227,7 @@ class _SerialWatcher:
             "trainer/policy_version": float(learner.version),
         }
         run = learner.folder.wire_name
-        state.statuses["worker"] = messages.Status(
+        state.statuses["worker-0"] = messages.Status(
             run=run, worker="worker-0", boot=0, role="worker", state="acting", text=words
         )
         state.statuses["trainer"] = messages.Status(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from tickrate import registry
-from tickrate.config.loading import dump_yaml, from_mapping, read_yaml, to_mapping
+from tickrate.config.loading import dump_yaml, from_mapping, parse_yaml, read_yaml, to_mapping
 from tickrate.errors import ConfigError, suggest
 from tickrate.runtime.environments import EnvironmentConfig, is_live
 from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
+from tickrate.runtime.network import NetworkConfig
 from tickrate.runtime.worker import WorkerConfig
 
 PRESETS = Path(__file__).parent / "presets"
@@ -34,9 +35,14 @@ class RunConfig:
     mode: Mode = "auto"
     """``wall-clock``: roles in processes of their own. ``serial``: all in one process, for simulators and
     debugging. ``auto``: wall-clock for a live environment, serial for a Gymnasium id."""
+    workers: int = 1
+    """Workers that `tickrate train` starts. In the environment's kwargs ``{index}`` stands for the worker's
+    number, from 0 (a port, a device's name)."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot name a folder or seed a generator."""
+        if not 1 <= self.workers <= 64:
+            raise ConfigError(f"workers is {self.workers}; give 1 to 64")
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}; it must be 0 or more")
         if (
@@ -73,6 +79,8 @@ class Experiment:
     """How to act."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How the trainer spends its time."""
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    """Where the hub is, for roles that are started one by one."""
     run: RunConfig = field(default_factory=RunConfig)
     """Files, seed and mode."""
 
@@ -86,6 +94,12 @@ class Experiment:
     def serial(self) -> bool:
         """Whether all roles run in one process."""
         return self.run.mode == "serial" or (self.run.mode == "auto" and not is_live(self.environment))
+
+    @property
+    def journal(self) -> bool:
+        """Whether the replay is kept in the run folder's journal."""
+        storage = self.replay.storage
+        return storage == "journal" or (storage == "auto" and not self.serial)
 
 
 def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
@@ -175,6 +189,21 @@ def load_experiment(source: str | Path) -> Experiment:
         return experiment_from_mapping(read_yaml(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """Return dotted keys and values of ``KEY=VALUE`` texts, for `override`.
+
+    Raises:
+        ConfigError: if one has not that form.
+    """
+    changes: dict[str, Any] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set {text!r} is not of the form KEY=VALUE, e.g. trainer.updates_per_step=2")
+        changes[key] = parse_yaml(value, f"the value of --set {key}")
+    return changes
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def require(needed: int, available: int | None, *, rows: int, row_bytes: int, wh
 
 
 def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
+    return f"{count / 1e9:.2f} GB" if count >= 10**8 else f"{count / 1e6:.2f} MB"
 
 
 def _machine_memory() -> int | None:

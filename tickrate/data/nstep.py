@@ -117,6 +117,10 @@ class NStepIndex:
         cut = self._following[gone]
         self.previous[cut] = cut
 
+    def following(self, slots: Slots) -> Slots:
+        """Return the slot of the row after each in its episode; its own if there is none."""
+        return self._following[slots].astype(np.int64)
+
     def append(self, first: int, rows: Rows) -> None:
         """Take in rows, fresh and at most ``capacity``, stored from number ``first`` on.
 

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickrate.data.batch import Batch
+from tickrate.data.checksums import Verdict, compare, has_checksum
 from tickrate.data.nstep import NStepIndex
 from tickrate.data.records import Segment
 from tickrate.data.sampling import assemble, draw, earlier
-from tickrate.data.schema import Flag, RecordSchema, Rows
+from tickrate.data.schema import Flag, RecordSchema, Rows, taken
 from tickrate.data.snapshot import read_snapshot, write_snapshot
 from tickrate.errors import ConfigError, RecordError
+from tickrate.trees import Leaves
 
 ADD_ROWS = 1024
 """Most rows written while the lock is held once."""
@@ -46,6 +48,7 @@ class Replay:
         seed: of the sampling.
         path: a segment file to keep the rows in. An existing one is opened, verified and continued: rows
             survive a killed process. None keeps them in memory.
+        sync: force each `add` to the disk before it returns, so that its rows survive a power cut.
 
     Raises:
         ConfigError: if an argument cannot work, or the capacity does not fit in memory or on the disk.
@@ -61,6 +64,7 @@ class Replay:
         n_step: int = 1,
         seed: int = 0,
         path: Path | None = None,
+        sync: bool = False,
     ) -> None:
         if not 0.0 < gamma <= 1.0:
             raise ConfigError(f"replay: gamma is {gamma}; it must be above 0 and at most 1")
@@ -77,6 +81,7 @@ class Replay:
         self.evaluation_rows = 0
         self.duplicate_rows = 0
         self._capacity = capacity
+        self._sync = sync
         self._lock = threading.Lock()
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._columns = list(schema.columns.items())
@@ -124,6 +129,11 @@ class Replay:
         return self._segment.head
 
     @property
+    def oldest_row(self) -> int:
+        """Number of the oldest row that is still stored."""
+        return self._segment.oldest
+
+    @property
     def notes(self) -> list[str]:
         """What had to be cut off when the file was opened, one sentence each; empty is the rule."""
         return self._segment.notes
@@ -144,33 +154,53 @@ class Replay:
 
     # --- in ------------------------------------------------------------------------------------------------
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: Rows) -> NDArray[np.bool_]:
         """Store rows: one (a scalar) or many, of any streams, each stream's in order.
 
         Args:
             rows: structured array of dtype ``schema.row_dtype``; it is copied.
+
+        Returns:
+            Which rows are new, ``(n,)``: False for those that are stored already or were overtaken.
 
         Raises:
             RecordError: if the dtype is another, or a number is not finite (named; nothing is stored then).
         """
         rows = self._checked(rows)
         evaluation = (rows["flags"] & Flag.EVALUATION) != 0
+        new = np.ones(len(rows), np.bool_)
+        kept = ~evaluation
         if evaluation.any():
-            rows = rows[~evaluation]
-            self.evaluation_rows += int(np.count_nonzero(evaluation))
+            rows = taken(rows, kept)
+            self.evaluation_rows += len(new) - len(rows)
+        fresh = np.ones(len(rows), np.bool_)
         step = min(ADD_ROWS, self._capacity)
         for begin in range(0, len(rows), step):
+            part = slice(begin, begin + step)
             with self._lock:
-                self._store(rows[begin : begin + step])
+                fresh[part] = self._store(rows[part])
+        new[kept] = fresh
+        if self._sync:
+            self._segment.flush()
+        return new
 
-    def _store(self, rows: Rows) -> None:
+    def _store(self, rows: Rows) -> NDArray[np.bool_]:
+        """Store rows that are newer than all before them in their stream; return which are."""
         fresh = self._index.fresh(rows)
         if not fresh.all():
             self.duplicate_rows += int(np.count_nonzero(~fresh))
-            rows = rows[fresh]
+            rows = taken(rows, fresh)
         first = self._segment.append(rows)
         self._index.release(self._segment.oldest)
         self._index.append(first, rows)
+        return fresh
+
+    def finite(self, rows: Rows) -> NDArray[np.bool_]:
+        """Tell which rows hold finite numbers only, ``(n,)``: `add` refuses the others."""
+        good: NDArray[np.bool_] = np.isfinite(rows["reward"])
+        for name in self._floats:
+            good &= np.isfinite(rows[name]).reshape(len(rows), -1).all(axis=1)
+        return good
 
     def _checked(self, rows: Rows) -> Rows:
         rows = np.asarray(rows).reshape(-1)
@@ -200,15 +230,50 @@ class Replay:
         with self._lock:
             slots = draw(self._index, batch_size, self._rng)
             entries = self._index.entries.take(slots)
-            both = np.concatenate((slots, entries["bootstrap"]))
-            rows = self._segment.rows.take(both)
-            frames = {
-                name: self._segment.frames[name].take(earlier(self._index, both, field.stack), axis=0)
-                for name, field in self.schema.apart.items()
-            }
+            rows, frames = self._gather(slots, entries["bootstrap"])
             newest = self._segment.head - 1
         behind = (newest - slots) % self._capacity
         return assemble(self.schema, rows, frames, entries, newest - behind)
+
+    def _gather(self, slots: NDArray[np.int64], following: NDArray[Any]) -> tuple[Rows, Leaves]:
+        """Return the heads of rows and of as many later ones, and what is stored apart, stacks rebuilt."""
+        both = np.concatenate((slots, following))
+        rows = self._segment.rows.take(both)
+        frames = {
+            name: self._segment.frames[name].take(earlier(self._index, both, field.stack), axis=0)
+            for name, field in self.schema.apart.items()
+        }
+        return rows, frames
+
+    def verify(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Compare transitions, put together as `sample` would, with the hashes that the worker made of them.
+
+        Args:
+            numbers: row numbers, at most a few thousand at once (whole observations are copied).
+
+        Returns:
+            A `Verdict` for each number. `Verdict.UNKNOWN` where a row cannot be sampled: it is a FINAL one,
+            its successor has not arrived yet (ask again later), or frames of its stack are overwritten.
+
+        Raises:
+            ConfigError: if the rows carry no hashes (``worker.checksum`` was off).
+            RecordError: if a row is not stored any more.
+        """
+        if not has_checksum(self.schema):
+            raise ConfigError("these rows carry no checksums: the worker has to run with worker.checksum on")
+        numbers = np.asarray(numbers, np.int64).reshape(-1)
+        verdicts = np.full(len(numbers), Verdict.UNKNOWN, np.uint8)
+        with self._lock:
+            if len(numbers):
+                self._segment.read(np.array([numbers.min(), numbers.max()]))  # refuses what is not stored
+            slots = numbers % self._capacity
+            known = self._index.sampleable[slots]
+            slots = slots[known]
+            rows, frames = self._gather(slots, self._index.following(slots))
+            entries = self._index.entries.take(slots)
+        batch = assemble(self.schema, rows, frames, entries, numbers[known])
+        verdicts[known] = compare(self.schema, rows[: len(slots)], batch)
+        return verdicts
 
     # --- resume --------------------------------------------------------------------------------------------
 

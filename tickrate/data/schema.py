@@ -24,7 +24,7 @@ from tickrate.data.fields import MAX_ROW_BYTES, Field, checked, described, field
 from tickrate.errors import RecordError
 from tickrate.trees import Leaves
 
-__all__ = ["FIXED_FIELDS", "MAX_JSON_BYTES", "Field", "Flag", "RecordSchema", "Rows"]
+__all__ = ["FIXED_FIELDS", "MAX_JSON_BYTES", "Field", "Flag", "RecordSchema", "Rows", "taken"]
 
 Rows = NDArray[np.void]
 """A structured array of rows, dtype `RecordSchema.row_dtype`, shape (n,)."""
@@ -61,6 +61,10 @@ class Flag(IntFlag):
     """The action was chosen by a person or a script, not by the policy."""
     LATE = 32
     """The step ended after its deadline."""
+    EXPERT = 64
+    """The row comes from an expert worker: an actor of its own chose the action, which never learns."""
+    FALLBACK = 128
+    """Nobody chose the action in time (remote inference, an empty chunk): the declared fallback was sent."""
 
 
 @dataclass(frozen=True)
@@ -348,3 +352,14 @@ class RecordSchema:
             )
         for path, array in stored.items():
             out[f"o/{path}"] = array
+
+
+def taken(rows: Rows, which: slice | NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
+    """Return a copy of some rows (contiguous, ``(n,)``), bytes between their fields included.
+
+    numpy copies field by field and leaves what lies between them as it was in memory: two copies of equal
+    rows would differ, and a file would hold bytes of something else.
+    """
+    raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
+    chosen = raw[which].copy() if isinstance(which, slice) else raw[which]
+    return chosen.reshape(-1).view(rows.dtype)

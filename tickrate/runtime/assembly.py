@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
 from tickrate.runtime.run_folder import RunFolder
 from tickrate.tracking.tracker import Tracker
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class LearnerParts:
@@ -30,6 +33,7 @@ class LearnerParts:
         trainer: trainer configuration.
         evaluation_episodes: episodes of one evaluation.
         seed: seed of networks and sampling.
+        journal: keep the replay in the run folder's journal, where it survives a kill.
     """
 
     algorithm: str
@@ -38,6 +42,7 @@ class LearnerParts:
     trainer: TrainerConfig
     evaluation_episodes: int
     seed: int
+    journal: bool = False
 
     def build(
         self,
@@ -54,7 +59,7 @@ class LearnerParts:
             contract: the environment.
             folder: where the learner keeps its files.
             tracker: where metrics go.
-            resume: continue from the newest checkpoint.
+            resume: continue from the newest checkpoint and the journal.
             started: the time (of `clock.now`) at which the command was given; now when omitted.
 
         Raises:
@@ -78,7 +83,11 @@ class LearnerParts:
             gamma=self.replay.gamma,
             n_step=self.replay.n_step,
             seed=replay_seed,
+            path=folder.journal if self.journal else None,
+            sync=self.replay.sync,
         )
+        for note in replay.notes:
+            _log.warning("%s", note)
         learner = Learner(
             algorithm,
             replay,
@@ -94,9 +103,12 @@ class LearnerParts:
             learner.began_at(started)
         if resume:
             checkpoint = folder.latest_checkpoint()
-            if checkpoint is None:
+            if checkpoint is not None:
+                learner.restore(checkpoint)
+            elif self.journal:
+                learner.recover()
+            else:
                 raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from")
-            learner.restore(checkpoint)
         return learner
 
 

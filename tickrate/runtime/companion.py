@@ -1,48 +1,35 @@
-"""The companion of a worker: owns the network, so that the control process never waits for it.
+"""The companion of a worker: owns disk and network, so that the control process never waits for either.
 
-It empties the shared rings into numbered batches as far as the trainer's credit goes, and brings weights and
-orders the other way. While no trainer is there, rows wait here; a trainer that comes up is greeted, and
-nothing is sent to it before it has granted credit. It ends when its control process has ended and everything
-that could be sent is sent.
+One thread commits rows from the shared memory to the outbox; another delivers the outbox, and brings weights
+and orders the other way. Neither waits for the other: a stalled link does not hold up a commit. It ends when
+its control process has ended and all is delivered, or is safe on the disk.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections import deque
-from typing import Any
+from collections.abc import Callable
 
-from numpy.typing import NDArray
-
-from tickrate import __version__, clock
-from tickrate.errors import WireError
-from tickrate.runtime.episode import EpisodeSummary
+from tickrate import clock
+from tickrate.errors import Refused, WireError
+from tickrate.runtime.courier import Courier, Heard
+from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.reports import report_of
 from tickrate.wire import messages
-from tickrate.wire.arrays import pack_rows
-from tickrate.wire.carrier import Carrier, make_key
-from tickrate.wire.credits import CreditSender, RowQueue
 
 _log = logging.getLogger(__name__)
 
-POLL_S = 0.01
-BATCH_ROWS = 256
-"""Most rows of one message (fewer of them if they are large)."""
-BUFFERED_ROWS = 200_000
-"""Rows kept while there is no credit (2.8 hours at 20 Hz); beyond it the oldest are dropped and counted."""
-BUFFERED_BYTES = 1 << 30
-"""Memory that these rows may take; large rows are kept in smaller number."""
-BUFFERED_REPORTS = 10_000
-"""Episodes kept while no trainer is there; beyond it the oldest are dropped."""
+POLL_S = 0.005
+COMMIT_EVERY_S = 0.02
+"""Pause between two looks at the shared memory: how long a row is at risk, beyond the tick that made it."""
+COMMIT_ROWS = 1024
 STATUS_EVERY_S = 0.5
-HELLO_EVERY_S = 1.0
 SILENCE_S = 3.0
 """A control loop that has not ticked for so long is reported."""
 DRAIN_PATIENCE_S = 5.0
-"""Seconds to go on delivering after the control process has ended."""
+"""Seconds to go on delivering after the control process has ended; what is left stays in the outbox."""
 
 
 class Companion:
@@ -50,106 +37,152 @@ class Companion:
 
     Args:
         outlet: the memory shared with the control process.
-        carrier: the way to the hub.
+        outbox: where rows wait until they are acknowledged.
+        courier: delivers the outbox.
         run: name of the run.
-        worker: index of the worker.
-        buffered_rows: most rows kept while there is no credit.
+        keep_weights: called with each new policy and the run's life, to have it at the next start.
+        diagnose: says why the hub is not reached.
+        poll_s: pause between two looks when there is nothing to send; short for remote inference.
     """
 
     def __init__(
         self,
         outlet: SharedOutlet,
-        carrier: Carrier,
+        outbox: Outbox,
+        courier: Courier,
         run: str,
-        worker: int = 0,
+        keep_weights: Callable[[messages.Weights, int], None] = lambda weights, life: None,
+        diagnose: Callable[[], str] = lambda: "",
         *,
-        buffered_rows: int = BUFFERED_ROWS,
+        poll_s: float = POLL_S,
     ) -> None:
-        self._outlet, self._carrier, self._run = outlet, carrier, run
-        # Rows are numbered anew by each companion, so each is a boot of its own to the trainer.
-        self._name, self._boot = f"worker-{worker}", messages.new_boot()
-        schema = outlet.schema
-        self._digest = schema.digest()
-        self._schema_json, self._contract_json = schema.to_json(), json.dumps(outlet.contract.to_dict())
-        row_bytes = schema.row_dtype.itemsize
-        self._batch_rows = max(1, min(BATCH_ROWS, messages.MAX_ROW_BYTES // row_bytes))
-        self._queue = RowQueue(schema.row_dtype, max(1, min(buffered_rows, BUFFERED_BYTES // row_bytes)))
-        self._credit = CreditSender()
-        self._reports = 0
-        self._summaries: deque[EpisodeSummary] = deque(maxlen=BUFFERED_REPORTS)
-        self._trainer = carrier.watch(make_key(run, "present", "trainer"))
-        self._trainer_there = False
-        self._trainer_boot: int | None = None
-        self._hellos = carrier.subscribe(make_key(run, "hello", "trainer"), capacity=10)
-        self._weights = carrier.subscribe(make_key(run, "weights", "trainer"), capacity=1, newest_only=True)
-        self._credits = carrier.subscribe(make_key(run, "credit", self._name), capacity=1000)
-        self._commands = carrier.subscribe(make_key(run, "command", "*"), capacity=1000)
-        self._next_status = self._next_hello = 0.0
+        self._outlet, self._outbox, self._courier, self._run = outlet, outbox, courier, run
+        self._keep_weights, self._diagnose, self._poll_s = keep_weights, diagnose, poll_s
+        self._next_status = 0.0
+        self._asked = outlet.inference.version()
+        self._failure: Exception | None = None
+        for note in outbox.notes:
+            _log.warning("%s", note)
 
     def run(self, control_ended: threading.Event) -> None:
-        """Carry until the control process has ended and all is delivered (or nobody takes it any more)."""
+        """Carry until the control process has ended and all is delivered (or nobody takes it any more).
+
+        If it was killed and started again, the new one's companion waits for the outbox: it gets it as soon
+        as the last rows are committed, and delivers the rest.
+
+        Args:
+            control_ended: set when the control process has gone, for whatever reason.
+
+        Raises:
+            WireError: if hub or trainer refuse this worker (`Refused`, `VersionMismatch`, `JoinRefused`).
+                The rows are safe.
+            Exception: whatever kept rows from being committed.
+        """
+        stop = threading.Event()
+        committer = threading.Thread(target=self._commit_until, args=(stop,), name="tickrate-commit")
+        committer.start()
+        refusal: Exception | None = None
         deadline = float("inf")
-        while True:
-            ended = control_ended.is_set()  # asked before the step, so that the step sees its very last words
-            moved = self.step()
-            if ended:
-                deadline = min(deadline, clock.now() + DRAIN_PATIENCE_S)
-                left = len(self._queue) + self._outlet.rows.pending() + len(self._summaries)
-                delivered = not moved and left == 0
-                if delivered or clock.now() > deadline:
+        try:
+            while True:
+                ended = control_ended.is_set()  # asked before the step, so that the step sees its last words
+                try:
+                    self.step()
+                except WireError as error:
+                    refusal = error
+                    self._outlet.block.set("shutdown", 1)
                     break
-            if not moved:
-                clock.sleep(POLL_S)
-        if len(self._queue):
+                if self._failure is not None:
+                    raise self._failure
+                if ended:
+                    deadline = min(deadline, clock.now() + DRAIN_PATIENCE_S)
+                    uncommitted = self._outlet.rows.pending()
+                    done = uncommitted == 0 and (self._courier.delivered or self._outbox.wanted)
+                    if done or clock.now() > deadline:
+                        break
+                if not self._courier.busy:
+                    clock.sleep(self._poll_s)
+            if refusal is not None:
+                control_ended.wait(DRAIN_PATIENCE_S)  # its last rows belong into the outbox
+        finally:
+            stop.set()
+            committer.join()
+        while self.commit() == COMMIT_ROWS:
+            pass
+        if self._outbox.pending:
             _log.warning(
-                "%d rows could not be delivered before the end: the trainer took no more", len(self._queue)
+                "%d rows are not delivered yet: they stay in the outbox, for the next start or --drain",
+                self._outbox.pending,
             )
         self._say("stopped", self._outlet.state_text(), wait=True)
+        if refusal is not None:
+            raise refusal
 
-    def step(self) -> bool:
-        """Move once whatever there is to move; return whether rows were sent."""
-        outlet, now = self._outlet, clock.now()
-        self._follow_trainer()
-        self._receive()
-        self._queue.put(outlet.rows.pop(self._batch_rows))
-        sent = self._send_rows()
-        self._send_reports()
-        if now >= self._next_hello and self._credit.available == 0:
-            self._greet()
-            self._next_hello = now + HELLO_EVERY_S
+    # --- rows ------------------------------------------------------------------------------------------
+
+    def _commit_until(self, stop: threading.Event) -> None:
+        while not stop.wait(COMMIT_EVERY_S):
+            try:
+                while self.commit() == COMMIT_ROWS:
+                    pass
+            except Exception as error:  # noqa: BLE001 (raised again in the companion's own thread)
+                self._failure = error
+                return
+
+    def commit(self) -> int:
+        """Move rows from the shared memory to the outbox; return how many.
+
+        They leave the shared memory only when they are in the outbox: killed in between, the next companion
+        finds them in both and takes them once.
+        """
+        rows = self._outlet.rows.peek(COMMIT_ROWS)
+        if len(rows):
+            self._outbox.append(rows)
+            self._outlet.rows.free(len(rows))
+        return len(rows)
+
+    # --- the network -----------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Do once what is due on the network's side.
+
+        Raises:
+            Refused, VersionMismatch: if the trainer takes nothing from this worker.
+        """
+        outlet = self._outlet
+        for summary in outlet.take_summaries():
+            self._courier.report(
+                report_of(
+                    summary, run=self._run, worker=self._courier.name, boot=self._courier.boot, sequence=0
+                )
+            )
+        outlet.block.set("hold", int(self._outbox.full))
+        asked = outlet.inference.version()
+        if asked > self._asked and (request := outlet.inference.read()) is not None:
+            self._asked = asked
+            self._courier.ask(*request)
+        self._obey(self._courier.step())
+        now = clock.now()
         if now >= self._next_status:
-            self._say(*self._condition(now))
             self._next_status = now + STATUS_EVERY_S
-        return sent
+            self._say(*self._condition(now))
+            outlet.put_link(f"{self._courier.condition()} {self._diagnose()}".strip())
 
-    def _follow_trainer(self) -> None:
-        """Notice a trainer that went or came: a new one knows nothing of the credit of the old one."""
-        there, boot = bool(self._trainer.present), self._trainer_boot
-        for payload in self._hellos.drain(10):
-            message = self._decode(payload)
-            if isinstance(message, messages.Hello) and message.role == "trainer":
-                boot = message.boot
-        if there != self._trainer_there or boot != self._trainer_boot:
-            self._trainer_there, self._trainer_boot = there, boot
-            self._credits.drain(1000)
-            self._credit.granted = 0
-            self._next_hello = 0.0
-
-    def _greet(self) -> None:
-        """Say who we are and where we stand; without credit nothing else tells the trainer that we wait."""
-        hello = messages.Hello(
-            run=self._run,
-            worker=self._name,
-            boot=self._boot,
-            sequence=self._credit.next_sequence,
-            role="worker",
-            version=__version__,
-            schema=self._schema_json,
-            contract=self._contract_json,
-        )
-        self._publish("hello", messages.encode(hello))
-        if self._credit.granted > 0:  # rows that were lost on the way give their credit back
-            self._publish_rows(self._queue.take(0))
+    def _obey(self, heard: Heard) -> None:
+        outlet, block = self._outlet, self._outlet.block
+        for command in heard.commands:
+            if command.action == "shutdown":
+                block.set("shutdown", 1)
+            else:
+                block.set("paused", int(command.action != "resume"))
+        weights = heard.weights
+        if weights is not None and weights.version > outlet.weights.version():
+            outlet.weights.write(weights.version, weights.payload)
+            self._keep_weights(weights, self._outbox.life)
+        for answer in heard.answers[-1:]:
+            outlet.answer.write(outlet.answer.version() + 1, answer.actions)
+        # A life in the outbox: a trainer of this run has welcomed the worker at an earlier start.
+        block.set("welcomed", int(self._courier.welcomed or self._outbox.life != 0))
 
     def _condition(self, now: float) -> tuple[str, str]:
         """Return state and words for the status."""
@@ -159,90 +192,48 @@ class Companion:
             text = f"{text} (no tick for {now - beat:.0f} s)"
         return ("paused" if block.get("paused") else "acting"), text
 
-    def _receive(self) -> None:
-        for payload in self._credits.drain(1000):
-            message = self._decode(payload)
-            if isinstance(message, messages.Credit) and message.boot == self._boot:
-                self._credit.on_credit(message.granted)
-        for payload in self._commands.drain(1000):
-            message = self._decode(payload)
-            if isinstance(message, messages.Command) and message.target in ("*", "worker", self._name):
-                self._obey(message.action)
-        for payload in self._weights.drain(1):
-            message = self._decode(payload)
-            if isinstance(message, messages.Weights) and message.version > self._outlet.weights.version():
-                self._outlet.weights.write(message.version, message.payload)
-
-    def _obey(self, action: str) -> None:
-        block = self._outlet.block
-        if action == "shutdown":
-            block.set("shutdown", 1)
-        else:
-            block.set("paused", int(action != "resume"))
-
-    def _send_rows(self) -> bool:
-        count = self._credit.may_send(min(len(self._queue), self._batch_rows))
-        if count > 0:
-            self._publish_rows(self._queue.take(count))
-        return count > 0
-
-    def _publish_rows(self, rows: NDArray[Any]) -> None:
-        batch = pack_rows(
-            rows,
-            run=self._run,
-            worker=self._name,
-            boot=self._boot,
-            sequence=self._credit.sent(len(rows)),
-            schema_digest=self._digest,
-            dropped=self._dropped,
-        )
-        self._publish("rows", messages.encode(batch), wait=True)
-
-    @property
-    def _dropped(self) -> int:
-        return self._queue.dropped + self._outlet.rows.dropped
-
-    def _send_reports(self) -> None:
-        """Report finished episodes; like rows, they wait for a trainer that takes them."""
-        self._summaries.extend(self._outlet.take_summaries())
-        while self._summaries and self._credit.granted > 0:
-            self._report(self._summaries.popleft())
-
-    def _report(self, summary: EpisodeSummary) -> None:
-        self._reports += 1
-        report = report_of(summary, run=self._run, worker=self._name, boot=self._boot, sequence=self._reports)
-        self._publish("report", messages.encode(report), wait=True)
-
     def _say(self, state: str, text: str, *, wait: bool = False) -> None:
+        outbox, courier, outlet = self._outbox, self._courier, self._outlet
         metrics = {
-            "worker/outbox_rows": float(len(self._queue) + self._outlet.rows.pending()),
-            "worker/dropped_rows": float(self._dropped),
-            "worker/rows_sent": float(self._credit.next_sequence),
-            "worker/reports_sent": float(self._reports),
-            "worker/policy_version": float(self._outlet.weights.version()),
+            "worker/outbox_rows": float(outbox.pending + outlet.rows.pending()),
+            "worker/outbox_bytes": float(outbox.pending_bytes),
+            "worker/dropped_rows": float(outbox.dropped + outlet.rows.dropped),
+            "worker/rows_sent": float(courier.sender.next),
+            "worker/rows_resent": float(courier.sender.resent),
+            "worker/reports_sent": float(courier.reports_made),
+            "worker/policy_version": float(outlet.weights.version()),
         }
-        status = messages.Status(
-            run=self._run,
-            worker=self._name,
-            boot=self._boot,
-            role="worker",
-            state=state,
-            text=text,
-            time=clock.wall_time(),
-            metrics=metrics,
-        )
-        self._publish("status", messages.encode(status), wait=wait)
+        courier.say(state, text, metrics, wait=wait)
 
-    def _publish(self, kind: str, payload: bytes, *, wait: bool = False) -> None:
-        try:
-            self._carrier.publish(make_key(self._run, kind, self._name), payload, wait=wait)
-        except WireError as error:
-            _log.warning("%s: %s", kind, error)
 
-    @staticmethod
-    def _decode(payload: bytes) -> messages.AnyMessage | None:
-        try:
-            return messages.decode(payload)
-        except WireError as error:
-            _log.warning("left out a message: %s", error)
-            return None
+def drain(outbox: Outbox, courier: Courier, stop: threading.Event, say: Callable[[str], None]) -> bool:
+    """Deliver what an outbox holds, without acting; return whether all of it was acknowledged.
+
+    Args:
+        outbox: the rows.
+        courier: delivers them.
+        stop: ends the attempt.
+        say: called about once a second with how it stands.
+
+    Raises:
+        Refused, VersionMismatch: if the trainer takes nothing from us, or the rows are of another run.
+    """
+    next_word = 0.0
+    while not stop.is_set() and not courier.delivered:
+        courier.step()
+        if courier.set_aside:
+            raise Refused(
+                f"{courier.set_aside} rows cannot be delivered: they belong to an earlier run of this name. "
+                "They were set aside in the worker's folder, as a file outbox-*.kept"
+            )
+        if clock.now() >= next_word:
+            next_word = clock.now() + 1.0
+            say(f"{outbox.pending} rows to deliver, {courier.condition()}")
+            courier.say(
+                "draining", f"{outbox.pending} rows to deliver", {"worker/outbox_rows": outbox.pending}
+            )
+        if not courier.busy:
+            clock.sleep(POLL_S)
+    sent = {"worker/rows_sent": float(courier.sender.next), "worker/outbox_rows": float(outbox.pending)}
+    courier.say("stopped", "drained" if courier.delivered else "stopped", sent, wait=True)
+    return courier.delivered

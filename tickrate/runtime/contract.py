@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ class EnvironmentContract:
         period_s: time-step in seconds; 0 in lock-step.
         action_buffer_length: actions in flight that the observation holds.
         mirror: left-right symmetry as the interface declares it, or None.
+        checksum: whether the worker's rows carry a hash of each transition.
     """
 
     leaf_spaces: Mapping[str, spaces.Space[Any]]
@@ -40,10 +43,11 @@ class EnvironmentContract:
     period_s: float
     action_buffer_length: int
     mirror: Mapping[str, Any] | None
+    checksum: bool = False
 
     @classmethod
-    def of(cls, environment: Environment) -> EnvironmentContract:
-        """Return the contract of an open environment."""
+    def of(cls, environment: Environment, *, checksum: bool = False) -> EnvironmentContract:
+        """Return the contract of an open environment, whose rows are to carry hashes if ``checksum``."""
         mirror = None
         if isinstance(environment, LiveEnvironment):
             declared = getattr(environment.env.interface, "mirror", None)
@@ -54,11 +58,35 @@ class EnvironmentContract:
             environment.period_s,
             environment.action_buffer_length,
             mirror,
+            checksum,
         )
 
     def schema(self) -> RecordSchema:
         """Return the record schema of this environment."""
-        return record_schema(self.leaf_spaces, self.action_space)
+        return record_schema(self.leaf_spaces, self.action_space, checksum=self.checksum)
+
+    def difference(self, other: EnvironmentContract) -> str:
+        """Return one line that names the first thing in which ``other`` differs, empty if none does.
+
+        The symmetry is left out: it is the trainer's own affair.
+        """
+        if difference := self.schema().difference(other.schema()):
+            return difference
+        for path, space in self.leaf_spaces.items():
+            if space != other.leaf_spaces[path]:
+                return f"leaf {path!r} is {space} here and {other.leaf_spaces[path]} there"
+        if self.checksum != other.checksum:
+            return f"worker.checksum is {self.checksum} here and {other.checksum} there"
+        if self.action_space != other.action_space:
+            return f"the action space is {self.action_space} here and {other.action_space} there"
+        if not math.isclose(self.period_s, other.period_s, rel_tol=1e-6):
+            return f"the time-step is {self.period_s} s here and {other.period_s} s there"
+        if self.action_buffer_length != other.action_buffer_length:
+            return (
+                f"the action buffer holds {self.action_buffer_length} actions here and "
+                f"{other.action_buffer_length} there"
+            )
+        return ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contract as JSON-like data."""
@@ -68,6 +96,7 @@ class EnvironmentContract:
             "period_s": self.period_s,
             "action_buffer_length": self.action_buffer_length,
             "mirror": _plain(self.mirror),
+            "checksum": self.checksum,
         }
 
     @classmethod
@@ -95,9 +124,26 @@ class EnvironmentContract:
             mirror = data["mirror"]
             if mirror is not None and not isinstance(mirror, Mapping):
                 raise ValueError("the mirror is no mapping")
+            checksum = data.get("checksum", False)
+            if not isinstance(checksum, bool):
+                raise ValueError(f"checksum {checksum!r}")
         except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
             raise MessageError(f"not the contract of an environment: {error!r}") from error
-        return cls(leaf_spaces, action_space, period_s, length, mirror)
+        return cls(leaf_spaces, action_space, period_s, length, mirror, checksum)
+
+    @classmethod
+    def load(cls, path: Path) -> EnvironmentContract | None:
+        """Return the contract in a JSON file, None if there is no such file.
+
+        Raises:
+            MessageError: if the file holds none.
+        """
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            raise MessageError(f"{path} holds no contract of an environment: {error}") from error
 
 
 def _space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:

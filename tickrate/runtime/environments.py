@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from tickrate import registry, trees
 from tickrate.clock import Clock
+from tickrate.data.checksums import CHECKSUM_FIELD
 from tickrate.data.schema import Field, RecordSchema
 from tickrate.errors import ConfigError, suggest
 from tickrate.realtime import ENVIRONMENT_IDS
@@ -235,10 +236,19 @@ def open_environment(config: EnvironmentConfig, clock: Clock | None = None) -> E
         raise
 
 
-def record_schema(leaf_spaces: Mapping[str, spaces.Space[Any]], action_space: spaces.Box) -> RecordSchema:
-    """Return the schema of the records that a worker on such an environment writes (floats as float32)."""
+def record_schema(
+    leaf_spaces: Mapping[str, spaces.Space[Any]], action_space: spaces.Box, *, checksum: bool = False
+) -> RecordSchema:
+    """Return the schema of the records that a worker on such an environment writes (floats as float32).
+
+    Args:
+        leaf_spaces: canonical observation, path -> space.
+        action_space: the action space.
+        checksum: whether each transition carries a hash (`tickrate.data.checksums`).
+    """
     observation = tuple(_field(path, space) for path, space in leaf_spaces.items())
-    return RecordSchema(observation=observation, action=_field("action", action_space))
+    extras = (CHECKSUM_FIELD,) if checksum else ()
+    return RecordSchema(observation=observation, action=_field("action", action_space), extras=extras)
 
 
 def _field(name: str, space: spaces.Space[Any]) -> Field:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tickrate.runtime.recorder import Row
 
-CUT_REASONS = frozenset(("paused", "shutdown", "policy lost"))
+CUT_REASONS = frozenset(("paused", "held", "shutdown", "policy lost"))
 """What ends an episode from outside: such an episode says nothing about its policy."""
 
 MAX_REASON_LETTERS = 120
@@ -21,10 +21,18 @@ MAX_METRIC_NAME = 128
 
 @dataclass(frozen=True)
 class Orders:
-    """What the person at the keyboard wants of the worker now."""
+    """What the worker is to do now.
+
+    Attributes:
+        paused: the person at the keyboard wants the device to stand still.
+        shutdown: end.
+        hold: why acting cannot go on for now ("outbox full"): the device is made safe and the worker waits
+            until this is empty again.
+    """
 
     paused: bool = False
     shutdown: bool = False
+    hold: str = ""
 
 
 @dataclass(frozen=True)

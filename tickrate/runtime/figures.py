@@ -73,20 +73,22 @@ class Rate:
     """Events per second over the last few seconds."""
 
     def __init__(self, window_s: float = 5.0) -> None:
-        self._times: deque[float] = deque()
+        self._counts: deque[tuple[float, int]] = deque()
+        self._total = 0
         self._window_s = window_s
 
-    def count(self) -> None:
-        """Count one event, now."""
-        self._times.append(clock.now())
+    def count(self, events: int = 1) -> None:
+        """Count events, now."""
+        self._counts.append((clock.now(), events))
+        self._total += events
         self._forget()
 
     def per_second(self) -> float:
         """Return the rate over the window."""
         self._forget()
-        return len(self._times) / self._window_s
+        return self._total / self._window_s
 
     def _forget(self) -> None:
         horizon = clock.now() - self._window_s
-        while self._times and self._times[0] < horizon:
-            self._times.popleft()
+        while self._counts and self._counts[0][0] < horizon:
+            self._total -= self._counts.popleft()[1]

@@ -80,6 +80,7 @@ class Learner:
         self._wall_offset_s = 0.0
         self._started = clock.now()
         self.episodes: list[dict[str, Any]] = []
+        self._reported: set[tuple[str, int, int]] = set()
 
     @property
     def wall_s(self) -> float:
@@ -96,11 +97,28 @@ class Learner:
     # --- data in
     # ---------------------------------------------------------------------------------------------
 
-    def ingest(self, rows: NDArray[Any]) -> None:
-        """Add rows to the replay, count the training steps among them, and note their timing."""
-        self.replay.add(rows)
-        acted = rows[(rows["flags"] & Flag.FINAL) == 0]
-        training = acted[(acted["flags"] & Flag.EVALUATION) == 0]
+    def ingest(
+        self, rows: NDArray[Any], *, clock_offset_s: float | None = 0.0
+    ) -> tuple[int, float | None] | None:
+        """Add rows to the replay, count the training steps among them, and note their timing.
+
+        Args:
+            rows: rows of one worker, in order.
+            clock_offset_s: this machine's monotonic clock minus the worker's, in seconds; None while unknown.
+
+        Returns:
+            Version of the policy that chose the newest action, and its age then, in seconds (None if
+            unknown); None if there is no new action.
+        """
+        new = self.replay.add(rows)
+        return self._account(_those(rows, new), clock_offset_s)
+
+    def _account(
+        self, rows: NDArray[Any], clock_offset_s: float | None = 0.0
+    ) -> tuple[int, float | None] | None:
+        """Count rows that are in the replay."""
+        acted = _those(rows, (rows["flags"] & Flag.FINAL) == 0)
+        training = _those(acted, (acted["flags"] & Flag.EVALUATION) == 0)
         self.limiter.add_steps(len(training))
         if len(acted):
             # A worker may still act with what an earlier life of this trainer handed out after its last
@@ -108,19 +126,38 @@ class Learner:
             self.version = max(self.version, int(acted["policy_version"].max()))
         if len(training):
             self.algorithm.observe({path: training[column] for path, column in self._paths})
-            self._note_lag(training[-1])
         self._timing.add(acted)
+        return self._note_lag(acted[-1], clock_offset_s) if len(acted) else None
 
-    def _note_lag(self, row: Any) -> None:
-        """Note how old the policy was that chose the newest action."""
+    def _note_lag(self, row: Any, clock_offset_s: float | None) -> tuple[int, float | None]:
+        """Return which policy chose an action and how old it was then; note it for the metrics."""
         used, start = int(row["policy_version"]), float(row["start"])
-        if used > 0:
-            born = self._policies.get(used, (b"", np.nan))[1]
-            self._lag = (self.version - used, start - born if start > 0 else 0.0)
+        kept = self._policies.get(used)
+        age = None
+        if kept is not None and start > 0 and clock_offset_s is not None:
+            age = start + clock_offset_s - kept[1]
+        if used > 0 and not row["flags"] & Flag.EVALUATION:
+            self._lag = (self.version - used, age or 0.0)
+        return used, age
 
-    def finish_episode(self, summary: EpisodeSummary) -> None:
-        """Log a finished episode, and keep the policy that did best in an evaluation."""
+    def finish_episode(
+        self, summary: EpisodeSummary, *, worker: str = "", key: tuple[int, int] | None = None
+    ) -> None:
+        """Log a finished episode, and keep the policy that did best in an evaluation.
+
+        Args:
+            summary: how it went.
+            worker: whose it was.
+            key: boot and number of its report; a report that is in the log already is left out.
+
+        Raises:
+            OSError: if the log cannot be written (a full disk); it is as it was then.
+        """
+        if key is not None and (worker, *key) in self._reported:
+            return
         entry = {
+            "worker": worker,
+            "report": key,
             "episode": summary.episode,
             "evaluation": summary.evaluation,
             "policy_version": summary.policy_version,
@@ -136,9 +173,10 @@ class Learner:
             "finished": clock.wall_time(),
             "metrics": summary.metrics,
         }
+        _add_line(self.folder.episodes, json.dumps(entry))
         self.episodes.append(entry)
-        with self.folder.episodes.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(entry) + "\n")
+        if key is not None:
+            self._reported.add((worker, *key))
         prefix = "eval" if summary.evaluation else "train"
         values = {f"{prefix}/return": summary.total_return, f"{prefix}/length_steps": float(summary.steps)}
         if "lap_time_s" in summary.metrics:
@@ -150,7 +188,7 @@ class Learner:
 
     def _judge(self, summary: EpisodeSummary) -> None:
         version = summary.policy_version
-        if summary.cut:
+        if summary.cut or summary.metrics.get("takeover_steps"):
             self._scores.pop(version, None)
             return
         scores = self._scores.setdefault(version, [])
@@ -179,9 +217,9 @@ class Learner:
         self._rate.count()
         return True
 
-    def publish_due(self) -> bool:
-        """Tell whether enough updates were made for a new policy to be handed out."""
-        return self.limiter.updates - self._published_at >= self.config.publish_every
+    def publish_due(self, *, at_once: bool = False) -> bool:
+        """Tell whether enough updates (``at_once``: one) were made for a new policy to be handed out."""
+        return self.limiter.updates - self._published_at >= (1 if at_once else self.config.publish_every)
 
     def publish(self) -> tuple[int, bytes]:
         """Return (version, policy) of the weights as they are now; versions grow by one."""
@@ -243,6 +281,7 @@ class Learner:
             "wall_offset_s": self._wall_offset_s,
             "started": self._started,
             "overruns": self._timing.overruns,
+            "rows": self.replay.rows_added,
         }
         save_state(temporary, self.algorithm.state(), counters)
         folder = self.folder.finish_checkpoint(temporary, step)
@@ -279,7 +318,24 @@ class Learner:
         same_command = numbers["started"] == self._started
         self._wall_offset_s = numbers["wall_offset_s" if same_command else "wall_s"]
         self._recall_best()
+        self._read_episodes()
+        self._account_from(int(numbers["rows"]))
+
+    def recover(self) -> None:
+        """Continue from the journal alone: the trainer died before its first checkpoint."""
+        self._read_episodes()
+        self._account_from(0)
+
+    def _account_from(self, number: int) -> None:
+        """Count the rows that the journal got after a checkpoint, as if they had just come."""
+        replay = self.replay
+        for begin in range(max(number, replay.oldest_row), replay.rows_added, 1024):
+            self._account(replay.read(np.arange(begin, min(begin + 1024, replay.rows_added))))
+
+    def _read_episodes(self) -> None:
         self.episodes = _read_log(self.folder.episodes)
+        keys = [(entry.get("worker"), entry.get("report")) for entry in self.episodes]
+        self._reported = {(str(worker), *map(int, key)) for worker, key in keys if key}  # type: ignore[misc]
 
     def _recall_best(self) -> None:
         """Take the best score from beside the best policy: it may have been found after the checkpoint."""
@@ -298,8 +354,26 @@ class Learner:
 
 _COUNTERS = (
     *("steps", "updates", "forgiven", "published_at", "version", "best_version"),
-    *("wall_s", "wall_offset_s", "started", "overruns"),
+    *("wall_s", "wall_offset_s", "started", "overruns", "rows"),
 )
+
+
+def _those(rows: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the chosen rows; all of them are not copied."""
+    return rows if which.all() else rows[which]
+
+
+def _add_line(path: Path, line: str) -> None:
+    """Append a line to a log: all of it, or on an error none."""
+    with path.open("ab", buffering=0) as log:
+        begin = log.seek(0, 2)
+        try:
+            data = memoryview(line.encode() + b"\n")
+            while data:
+                data = data[log.write(data) :]
+        except OSError:
+            log.truncate(begin)
+            raise
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from tickrate.errors import ConfigError
 from tickrate.runtime.supervision import Priority
@@ -38,9 +38,19 @@ class TrainerConfig:
     several milliseconds. Where a heavy game keeps every core busy, that starves the learner: watch
     ``learn/updates_per_s``, and use ``low`` there. ``normal``: no difference made."""
 
+    policy_lag_alarm_s: float = 30.0
+    """Age of the policy that a worker acts with, in seconds, from which on the views raise an alarm. Usual:
+    some times ``publish_every`` updates."""
+
     def __post_init__(self) -> None:
         """Refuse values that cannot work."""
-        for name in ("updates_per_step", "checkpoint_every_s", "log_every_s", "time_limit_s"):
+        for name in (
+            "updates_per_step",
+            "checkpoint_every_s",
+            "log_every_s",
+            "time_limit_s",
+            "policy_lag_alarm_s",
+        ):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise ConfigError(f"{name} is {value}; it must be positive and finite")
@@ -62,6 +72,14 @@ class ReplayConfig:
     """Discount per time-step, in (0, 1). 0.99 looks 5 s ahead at 20 Hz, 0.995 looks 10 s."""
     n_step: int = 3
     """Rewards summed before bootstrapping. Usual: 1 to 5."""
+    storage: Literal["auto", "journal", "memory"] = "auto"
+    """``journal``: in a file of the run folder, so that every acknowledged transition survives a killed
+    trainer. ``memory``: in memory, saved with each checkpoint only. ``auto``: the journal wherever workers
+    are
+    processes of their own, memory in a serial run."""
+    sync: bool = False
+    """Force the journal to the disk before transitions are acknowledged, so that they survive a power cut as
+    well. Costs milliseconds a batch of rows; `docs/benchmarks.md` has figures."""
     mirror: bool = True
     """Show half of each batch mirrored left to right, where the interface declares how (doubles what a
     steering device teaches per step); without effect elsewhere."""
@@ -70,6 +88,10 @@ class ReplayConfig:
         """Refuse values that cannot work."""
         if not 0.0 < self.gamma < 1.0:
             raise ConfigError(f"gamma is {self.gamma}; it must be above 0 and below 1")
+        if self.storage not in ("auto", "journal", "memory"):
+            raise ConfigError(f"storage is {self.storage!r}; it must be auto, journal or memory")
+        if self.sync and self.storage == "memory":
+            raise ConfigError("sync is set, but storage is memory: there is no journal to force to the disk")
         if self.n_step < 1:
             raise ConfigError(f"n_step is {self.n_step}; it must be at least 1")
         if self.capacity < 100 + self.n_step:

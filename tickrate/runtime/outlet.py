@@ -26,6 +26,7 @@ from tickrate.runtime.control_block import ControlBlock
 from tickrate.runtime.episode import EpisodeSummary, Orders
 from tickrate.runtime.recorder import Row
 from tickrate.runtime.register import Register
+from tickrate.runtime.remote_format import ANSWER_BYTES, InferenceFormat
 from tickrate.runtime.row_ring import RowRing
 from tickrate.runtime.shared_file import shared_folder
 
@@ -41,6 +42,8 @@ SUMMARY_DTYPE = np.dtype([("size", "<u4"), ("data", "u1", (4092,))])
 CELLS = {
     "paused": "int64",
     "shutdown": "int64",
+    "hold": "int64",
+    "welcomed": "int64",
     "control_beat": "float64",
 }
 
@@ -55,7 +58,12 @@ class SharedOutlet:
     summaries: RowRing
     weights: Register
     state: Register
+    link: Register
     block: ControlBlock
+    inference: Register
+    """The newest request of remote inference, from the control process."""
+    answer: Register
+    """The newest answer to one, from the companion, under a version that rises with each."""
 
     @classmethod
     def create(cls, contract: EnvironmentContract) -> SharedOutlet:
@@ -81,6 +89,7 @@ class SharedOutlet:
     @classmethod
     def _map(cls, folder: Path, contract: EnvironmentContract, *, create: bool) -> SharedOutlet:
         schema = contract.schema()
+        asks = InferenceFormat(contract.leaf_spaces, contract.action_space)
         capacity = max(16, min(ROWS_CAPACITY, ROWS_BYTES // schema.row_dtype.itemsize))
         return cls(
             folder=folder,
@@ -89,7 +98,10 @@ class SharedOutlet:
             summaries=RowRing(folder / "summaries", SUMMARY_DTYPE, SUMMARIES_CAPACITY, create=create),
             weights=Register(folder / "weights", WEIGHTS_CAPACITY, create=create),
             state=Register(folder / "state", STATE_CAPACITY, create=create),
+            link=Register(folder / "link", STATE_CAPACITY, create=create),
             block=ControlBlock(folder / "block", CELLS, create=create),
+            inference=Register(folder / "inference", asks.request_bytes, create=create),
+            answer=Register(folder / "answer", ANSWER_BYTES, create=create),
         )
 
     @property
@@ -127,7 +139,12 @@ class SharedOutlet:
     def orders(self) -> Orders:
         """Return the orders that the companion passed on."""
         self.block.set("control_beat", clock.now())
-        return Orders(paused=bool(self.block.get("paused")), shutdown=bool(self.block.get("shutdown")))
+        block = self.block
+        return Orders(
+            paused=bool(block.get("paused")),
+            shutdown=bool(block.get("shutdown")),
+            hold="the outbox is full" if block.get("hold") else "",
+        )
 
     # --- the companion's side
     # ----------------------------------------------------------------------------------
@@ -146,9 +163,28 @@ class SharedOutlet:
         entry = self.state.read()
         return entry[1].decode(errors="replace") if entry else "starting"
 
+    def put_link(self, text: str) -> None:
+        """Say how the way to the trainer stands."""
+        self.link.write(self.link.version() + 1, text.encode()[:STATE_CAPACITY])
+
+    def link_text(self) -> str:
+        """Return how the companion says that the way to the trainer stands."""
+        entry = self.link.read()
+        return entry[1].decode(errors="replace") if entry else "the companion is starting"
+
     def close(self, *, remove: bool) -> None:
         """Unmap the memory; ``remove`` deletes the files too, which either process may."""
-        for part in (self.rows, self.summaries, self.weights, self.state, self.block):
+        parts = (
+            self.rows,
+            self.summaries,
+            self.weights,
+            self.state,
+            self.link,
+            self.block,
+            self.inference,
+            self.answer,
+        )
+        for part in parts:
             part.close()
         if remove:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tickrate.data.checksums import CHECKSUM, has_checksum, observation_bytes, transition_checksum
 from tickrate.data.schema import Flag, RecordSchema
 from tickrate.trees import Leaves
 
@@ -25,11 +26,22 @@ class Recorder:
         stream: number of the stream (worker or environment index).
         first_episode: number of the first episode; a later boot of a worker begins above the earlier ones.
         sink: takes each finished row, a scalar structured array that is reused: copy it or write it out.
+        flags: `Flag` bits that every row of the stream gets (`Flag.EXPERT`).
     """
 
     def __init__(
-        self, schema: RecordSchema, stream: int, first_episode: int, sink: Callable[[Row], None]
+        self,
+        schema: RecordSchema,
+        stream: int,
+        first_episode: int,
+        sink: Callable[[Row], None],
+        *,
+        flags: int = 0,
     ) -> None:
+        self._schema = schema
+        self._checksum = has_checksum(schema)
+        self._before = b""  # with checksums: the last observation, whole
+        self._stream_flags = int(flags)
         self._row = np.zeros((), dtype=schema.row_dtype)
         self._row["stream"] = stream
         self._paths = [(f"o/{field.name}", field.name, field.stack) for field in schema.observation]
@@ -47,7 +59,9 @@ class Recorder:
         """Start an episode with its first observation."""
         self._episode += 1
         self._step = 0
-        self._episode_flags = int(Flag.EVALUATION) if evaluation else 0
+        self._episode_flags = self._stream_flags | (int(Flag.EVALUATION) if evaluation else 0)
+        if self._checksum:
+            self._before = observation_bytes(self._schema, observation)
         self._observe(observation)
 
     def step(
@@ -61,6 +75,7 @@ class Recorder:
         timing: Mapping[str, Any] | None = None,
         policy_version: int = 0,
         extras: Mapping[str, Any] | None = None,
+        flags: int = 0,
     ) -> None:
         """Complete the row of the last observation with what came of it, and begin the next.
 
@@ -73,9 +88,10 @@ class Recorder:
             timing: ``info["timing"]`` of a live environment; None in lock-step.
             policy_version: version of the policy that chose the action; 0 is the warm-up.
             extras: further values that the actor gave (log-probabilities, ...), as the schema has them.
+            flags: further `Flag` bits of this step (`Flag.TAKEOVER`, `Flag.FALLBACK`).
         """
         row = self._row
-        flags = self._episode_flags
+        flags |= self._episode_flags
         if terminated:
             flags |= Flag.TERMINATED
         elif truncated:
@@ -91,6 +107,11 @@ class Recorder:
         row["policy_version"] = policy_version
         for name, value in (extras or {}).items():
             row[f"x/{name}"] = value
+        if self._checksum:
+            before, self._before = self._before, observation_bytes(self._schema, observation)
+            row[f"x/{CHECKSUM}"] = transition_checksum(
+                self._schema, before, action, reward, terminated, truncated, self._before
+            )
         self._emit(flags)
         self._observe(observation)
         if terminated or truncated:
@@ -104,6 +125,8 @@ class Recorder:
         """
         self._row["action"] = 0
         self._row["reward"] = 0.0
+        if self._checksum:
+            self._row[f"x/{CHECKSUM}"] = 0
         self._emit(self._episode_flags | Flag.FINAL)
 
     def _observe(self, observation: Leaves) -> None:

@@ -75,6 +75,12 @@ class RowRing(Shared):
 
     def pop(self, limit: int) -> NDArray[Any]:
         """Take out up to ``limit`` rows, oldest first, as an array of its own, ``(n,)``; n may be 0."""
+        rows = self.peek(limit)
+        self.free(len(rows))
+        return rows
+
+    def peek(self, limit: int) -> NDArray[Any]:
+        """Return a copy of up to ``limit`` rows, oldest first, and leave them in; see `free`."""
         rows = bytearray()
         number = self._cells[self._TAIL]
         for _ in range(limit):
@@ -83,8 +89,11 @@ class RowRing(Shared):
                 break
             rows += row
             number += 1
-        self._cells[self._TAIL] = number  # only now may the producer write over them
         return np.frombuffer(rows, self.dtype)
+
+    def free(self, count: int) -> None:
+        """Give up the oldest ``count`` rows, which were peeked at: now the producer may write over them."""
+        self._cells[self._TAIL] += count
 
     def _row(self, number: int) -> bytes | None:
         """Return row ``number``, None while it is not there or not there whole."""

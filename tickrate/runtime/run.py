@@ -9,9 +9,12 @@ from typing import Literal
 
 from tickrate import clock
 from tickrate.errors import RoleFailed, WireError
-from tickrate.runtime.run_folder import RunFolder
+from tickrate.runtime.courier import TRAINER
+from tickrate.runtime.overview import Overview, WorkerView, read_overview
+from tickrate.runtime.run_folder import RunFolder, write_atomically
 from tickrate.runtime.supervision import Child
 from tickrate.wire import messages
+from tickrate.wire.address import listen
 from tickrate.wire.carrier import ANY, make_key
 from tickrate.wire.mailbox import Mailbox
 from tickrate.wire.zenoh_carrier import ZenohCarrier, ZenohHub
@@ -30,7 +33,9 @@ class RunState:
     """What a view shows of a run.
 
     Attributes:
-        statuses: newest status of each role, by its name; a role that died has none.
+        statuses: newest status of each role by its name (``trainer``, ``worker-0``); a role that died has
+            none.
+        overview: the trainer's newest word on all workers; None while there is no trainer.
         episodes: the last finished episodes, oldest first.
         finished_episodes: how many have finished, training and evaluation.
         training_episodes: how many of them were training episodes.
@@ -40,12 +45,23 @@ class RunState:
     """
 
     statuses: dict[str, messages.Status] = field(default_factory=dict)
+    overview: Overview | None = None
     episodes: deque[messages.EpisodeReport] = field(default_factory=lambda: deque(maxlen=500))
     finished_episodes: int = 0
     training_episodes: int = 0
     elapsed_s: float = 0.0
     notes: list[str] = field(default_factory=list)
     paused: bool = False
+
+    @property
+    def workers(self) -> list[messages.Status]:
+        """Newest statuses of the workers, by name."""
+        return [s for _, s in sorted(self.statuses.items()) if s.role == "worker"]
+
+    def delivery(self, worker: str) -> WorkerView | None:
+        """Return what the trainer knows of a worker, or None."""
+        known = [] if self.overview is None else self.overview.workers
+        return next((view for view in known if view.name == worker), None)
 
     def metric(self, role: str, name: str) -> float | None:
         """Return a metric of a role's newest status, or None."""
@@ -71,6 +87,7 @@ class LocalRun:
         trainer_threads: threads that the trainer's process may use.
         started: the time (of `clock.now`) that wall time counts from.
         time_limit_s: wall time after which the run is finished even if no trainer says so; None: no limit.
+        workers: how many workers to start.
     """
 
     def __init__(
@@ -81,6 +98,7 @@ class LocalRun:
         trainer_threads: int,
         started: float | None = None,
         time_limit_s: float | None = None,
+        workers: int = 1,
     ) -> None:
         self.state = RunState()
         self._folder = folder
@@ -95,16 +113,29 @@ class LocalRun:
         except WireError:
             self._hub.close()
             raise
-        self._statuses: Mailbox = self._carrier.subscribe(make_key(name, "status", ANY), capacity=1000)
-        self._reports: Mailbox = self._carrier.subscribe(make_key(name, "report", ANY), capacity=1000)
+        self._statuses: Mailbox = listen(self._carrier, make_key(name, "status", ANY), capacity=1000)
+        self._reports: Mailbox = listen(self._carrier, make_key(name, "report", ANY), capacity=1000)
+        self._overviews: Mailbox = listen(
+            self._carrier, make_key(name, "overview", TRAINER), capacity=1, newest_only=True
+        )
+        write_atomically(folder.hub, self._hub.endpoint.encode())  # so that others find it (tickrate status)
         common = ["--run-dir", str(folder.path), "--hub", self._hub.endpoint]
         started_at = ["--started", repr(self._started), *(["--resume"] if resume else [])]
-        self._worker = Child("worker", [*common, "--index", "0"], folder.log("worker-0"), threads=1)
+        self._workers = [
+            Child(
+                "worker",
+                [*common, "--index", str(index)],
+                folder.log(f"worker-{index}"),
+                1,
+                f"worker-{index}",
+            )
+            for index in range(workers)
+        ]
         self._trainer = Child("trainer", [*common, *started_at], folder.log("trainer"), trainer_threads)
 
     def start(self) -> None:
         """Start the roles. The worker comes first: a live system can be warmed up while the trainer loads."""
-        for child in (self._worker, self._trainer):
+        for child in (*self._workers, self._trainer):
             child.start()
 
     def poll(self) -> RunState:
@@ -114,7 +145,7 @@ class LocalRun:
             RoleFailed: if a role ended with an error, or was killed too often; it holds its last words.
         """
         self._listen()
-        for child in (self._worker, self._trainer):
+        for child in (*self._workers, self._trainer):
             if not child.running and not self.finished:
                 self._revive(child)
         return self.state
@@ -151,13 +182,17 @@ class LocalRun:
         if self._stopped:
             return problems
         self._stopped = True
-        for child in (self._worker, self._trainer):
-            child.close_input()
-            if not child.wait(patience_s):
-                problems.append(f"the {child.role} did not end within {patience_s:g} s and was killed")
-                child.end(min(2.0, patience_s))
-            elif child.exit_code not in (0, None):
-                problems.append(f"the {child.role} ended with code {child.exit_code}: {child.last_words(3)}")
+        for children in (self._workers, [self._trainer]):
+            for child in children:
+                child.close_input()
+            for child in children:
+                if not child.wait(patience_s):
+                    problems.append(f"the {child.title} did not end within {patience_s:g} s and was killed")
+                    child.end(min(2.0, patience_s))
+                elif child.exit_code not in (0, None):
+                    problems.append(
+                        f"the {child.title} ended with code {child.exit_code}: {child.last_words(3)}"
+                    )
         self._listen()
         self._carrier.close()
         self._hub.close()
@@ -175,7 +210,12 @@ class LocalRun:
             if isinstance(message, messages.EpisodeReport):
                 state.add_episode(message)
             elif isinstance(message, messages.Status) and self._speaks(message):
-                state.statuses[message.role] = message
+                state.statuses[message.worker] = message
+        for payload in self._overviews.drain(1):
+            try:
+                state.overview = read_overview(payload)
+            except WireError as error:
+                state.notes.append(f"left out a message: {error}")
 
     def _speaks(self, status: messages.Status) -> bool:
         """Tell whether a status counts: the companion of a killed worker still says goodbye."""
@@ -186,14 +226,16 @@ class LocalRun:
         killed = code is None or code <= 0  # 0: somebody asked it to end, and it did
         if not killed or child.starts > MAX_RESTARTS:
             raise RoleFailed(
-                f"the {child.role} ended with code {code}. The end of {child.log}:\n{child.last_words()}",
+                f"the {child.title} ended with code {code}. The end of {child.log}:\n{child.last_words()}",
                 code,
             )
-        self.state.statuses.pop(child.role, None)
-        if child is self._worker and self.state.paused:
+        self.state.statuses.pop(child.title, None)
+        if child is self._trainer:
+            self.state.overview = None
+        if child is not self._trainer and self.state.paused:
             return  # a paused run does not begin to act by itself; the next poll after "resume" starts it
-        self.state.notes.append(f"the {child.role} was killed (code {code}); started again")
-        resumable = child is self._trainer and self._folder.latest_checkpoint() is not None
+        self.state.notes.append(f"the {child.title} was killed (code {code}); started again")
+        resumable = child is self._trainer and self._folder.resumable
         if resumable and "--resume" not in child.arguments:
             child.arguments = [*child.arguments, "--resume"]
         child.start()

@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
-from tickrate.errors import RunFolderError
+from tickrate.errors import FolderInUse, RunFolderError
+from tickrate.runtime.lock_file import LockFile
 
 OnExisting = Literal["refuse", "resume", "replace"]
 KEPT_CHECKPOINTS = 2
@@ -55,6 +56,26 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints, one folder each."""
         return self.path / "checkpoints"
+
+    @property
+    def journal(self) -> Path:
+        """Every transition that was acknowledged: the replay's storage."""
+        return self.path / "journal.seg"
+
+    @property
+    def ledger(self) -> Path:
+        """Which streams there are and how far each has come."""
+        return self.path / "ledger"
+
+    @property
+    def hub(self) -> Path:
+        """Address of the hub that the launcher holds (or held), as text."""
+        return self.path / "hub"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the trainer that uses the folder."""
+        return self.path / "trainer.lock"
 
     @property
     def best_policy(self) -> Path:
@@ -100,6 +121,25 @@ class RunFolder:
         """Text log of one role."""
         return self.path / "logs" / f"{role}.log"
 
+    def worker(self, name: str) -> WorkerFolder:
+        """Return the folder of a worker, on the machine where it runs."""
+        return WorkerFolder(self.path / "workers" / name)
+
+    @property
+    def contract(self) -> Path:
+        """What the run's workers act in, as JSON; written when the first of them has joined."""
+        return self.path / "contract.json"
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is something that a trainer can continue from."""
+        return self.journal.exists() or self.latest_checkpoint() is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the folder holds something that a run has made."""
+        return self.episodes.exists() or self.resumable
+
     def prepare(self, on_existing: OnExisting) -> None:
         """Create the folder, or decide what a folder that is there means, before any device is touched.
 
@@ -108,43 +148,52 @@ class RunFolder:
 
         Raises:
             RunFolderError: if it holds a run and ``on_existing`` is "refuse", or nothing can be resumed.
+            FolderInUse: if a trainer uses it now.
         """
+        if self.lock.exists():  # nothing is deleted under a trainer that runs
+            LockFile(self.lock, f"the run folder {self.path}").close()
         holds_run = self.experiment.exists()
-        begun = self.episodes.exists() or self.latest_checkpoint() is not None
         if on_existing == "resume":
             if not holds_run:
                 raise RunFolderError(f"{self.path} holds no run to resume (no {self.experiment.name} in it)")
-            if self.latest_checkpoint() is None:
+            if not self.resumable:
                 raise RunFolderError(
-                    f"{self.path} has no complete checkpoint to resume from: start it anew with --replace"
+                    f"{self.path} has neither a complete checkpoint nor a journal to resume from: "
+                    "start it anew with --replace"
                 )
-        elif holds_run and begun and on_existing == "refuse":
+        elif holds_run and self.begun and on_existing == "refuse":
             raise RunFolderError(
                 f"{self.path} holds a run already: continue it with --resume, start it anew with --replace, "
                 "or choose another --name"
             )
         elif self.path.exists() and on_existing == "replace":
-            if not holds_run and any(self.path.iterdir()):
+            ours = ("workers", "logs", self.lock.name)
+            left = [entry for entry in self.path.iterdir() if entry.name not in ours]
+            if not holds_run and left:
                 raise RunFolderError(f"{self.path} is not empty and holds no run: refusing to replace it")
-            shutil.rmtree(self.path)
-        (self.path / "logs").mkdir(parents=True, exist_ok=True)
-        self.checkpoints.mkdir(exist_ok=True)
-
-    def next_boot(self) -> int:
-        """Return how often the workers of this run were started before, and count one more.
-
-        Raises:
-            RunFolderError: if the count cannot be read.
-        """
-        file = self.path / "boot"
+            self._clear()
         try:
-            boot = int(file.read_text(encoding="utf-8")) + 1 if file.exists() else 0
-        except ValueError as error:
+            (self.path / "logs").mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(exist_ok=True)
+        except OSError as error:
             raise RunFolderError(
-                f"{file} holds no number, so that episodes cannot be numbered on: {error}"
+                f"{self.path} cannot be written ({error.strerror}): choose another place with run.root, "
+                "or mend its permissions"
             ) from error
-        write_atomically(file, str(boot).encode())
-        return boot
+
+    def _clear(self) -> None:
+        """Delete everything but the folders of workers that run now."""
+        for folder in (self.path / "workers").glob("*/"):
+            try:
+                for lock in ("lock", "outbox.lock"):  # the control process's and the companion's
+                    LockFile(folder / lock, str(folder)).close()
+            except FolderInUse:
+                continue
+            shutil.rmtree(folder)
+        for entry in self.path.iterdir():
+            if entry.name in ("workers", self.lock.name):
+                continue
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def latest_checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint folder, or None."""
@@ -174,10 +223,66 @@ class RunFolder:
         return final
 
 
+@dataclass(frozen=True)
+class WorkerFolder:
+    """Paths of one worker, on its own machine. Nothing is created before it is used."""
+
+    path: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held by the worker that uses the folder."""
+        return self.path / "lock"
+
+    @property
+    def contract(self) -> Path:
+        """The environment's contract, for delivering without the device."""
+        return self.path / "contract.json"
+
+    @property
+    def policy(self) -> Path:
+        """The newest policy that has come, to start with it when no trainer is there."""
+        return self.path / "newest.weights"
+
+    @property
+    def experiment(self) -> Path:
+        """The resolved configuration that the worker was started with last, as YAML."""
+        return self.path / "experiment.yaml"
+
+    def make(self) -> None:
+        """Create the folder.
+
+        Raises:
+            RunFolderError: if it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"{self.path} cannot be written ({error.strerror})") from error
+
+    def next_boot(self) -> int:
+        """Return how often this worker was started before, and count one more.
+
+        Raises:
+            RunFolderError: if the count cannot be read.
+        """
+        self.make()
+        file = self.path / "boot"
+        try:
+            boot = int(file.read_text(encoding="utf-8")) + 1 if file.exists() else 0
+        except ValueError as error:
+            raise RunFolderError(
+                f"{file} holds no number, so that episodes cannot be numbered on: {error}"
+            ) from error
+        write_atomically(file, str(boot).encode())
+        return boot
+
+
 def save_state(folder: Path, state: Mapping[str, np.ndarray], counters: Mapping[str, Any]) -> None:
     """Write an algorithm's state and the trainer's counters into a checkpoint folder."""
     # order="C" and not ascontiguousarray, which would turn a scalar into a vector
-    save_file({k: np.array(v, order="C") for k, v in state.items()}, folder / "algorithm.safetensors")
+    data = save({k: np.array(v, order="C") for k, v in state.items()})
+    write_atomically(folder / "algorithm.safetensors", data)  # a full disk is an OSError here
     write_atomically(folder / "counters.json", json.dumps(counters, indent=1).encode())
 
 

@@ -105,10 +105,15 @@ def run_serial(
         watch: see `SerialOutlet`.
 
     Raises:
-        ConfigError: if there is no limit at all.
+        ConfigError: if there is no limit at all, or the worker's options are for separate roles.
         DeviceLost: if the device stays away; the checkpoint is written all the same.
     """
     check_limits(learner.config)
+    if config.purpose == "test" or config.synchronous_steps:
+        raise ConfigError(
+            f"worker.purpose {config.purpose!r} with worker.synchronous_steps {config.synchronous_steps}: in "
+            "one process one worker trains and every update is made between two steps; leave them out"
+        )
     outlet = SerialOutlet(learner, watch)
     loop = ControlLoop(environment, schema, outlet, config, boot=boot, seed=seed)
     try:

@@ -27,6 +27,9 @@ FORMAT = 1
 _MAGIC = b"TICKSHM\0"
 _PREFIX = struct.Struct("<8sIII")  # magic, format, length and crc32 of the JSON description
 _HEADER_BYTES = 4096
+_RESERVED_BYTES = 1 << 20
+"""Files up to this size get their place on the disk at once: a mapped write to a full disk ends the process.
+Larger ones lie in memory, and take pages as they fill."""
 LINE = 64
 """Bytes of a cache line: cells with different writers lie on different lines."""
 
@@ -93,6 +96,8 @@ class SharedFile:
         with os.fdopen(handle, "wb") as file:
             file.write(header)
             file.truncate(size)
+            if size <= _RESERVED_BYTES and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
         Path(name).replace(self.path)
 
     def _check(self, header: bytes, description: Mapping[str, Any]) -> None:

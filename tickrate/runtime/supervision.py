@@ -38,8 +38,14 @@ class Child:
     arguments: Sequence[str]
     log: Path
     threads: int | None = None
+    name: str = ""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     starts: int = 0
+
+    @property
+    def title(self) -> str:
+        """What to call it: its name, or its role if it has none."""
+        return self.name or self.role
 
     def start(self) -> None:
         """Start the process; its output goes to the end of the log file."""

@@ -2,69 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from tickrate import clock
-from tickrate.data.schema import RecordSchema
+from tickrate.data.checksums import has_checksum
+from tickrate.data.schema import Flag, RecordSchema
 from tickrate.errors import ConfigError, DeviceLost
-from tickrate.policy import Actor, Policy, State
 from tickrate.runtime.environments import Environment
 from tickrate.runtime.episode import EpisodeSummary, Outlet, end_of, plain_numbers
+from tickrate.runtime.fallback import read_marks
 from tickrate.runtime.recorder import Recorder
+from tickrate.runtime.remote import InferenceLink
+from tickrate.runtime.seat import Seat
 from tickrate.runtime.supervision import wait_for
-from tickrate.runtime.warmup import WarmupActor, WarmupConfig
+from tickrate.runtime.takeover import make_takeover
+from tickrate.runtime.worker_config import EvaluationConfig, WorkerConfig
 from tickrate.trees import Leaves
+
+__all__ = ["EPISODES_PER_BOOT", "ControlLoop", "EvaluationConfig", "WorkerConfig"]
 
 EPISODES_PER_BOOT = 1_000_000
 """Episode numbers of one boot of a worker; the next boot begins at the next multiple, so none ever
 repeats."""
 
 
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """Deterministic episodes on the same device, between training episodes, kept out of the data."""
-
-    every_steps: int = 1000
-    """Training steps between evaluations; 0 switches them off. Usual: 1 to 5 minutes of acting."""
-    episodes: int = 1
-    """Episodes with the same frozen weights; the worst of them is the score. After one that does not beat the
-    best score so far, the rest is skipped."""
-    after_best: bool = True
-    """Evaluate early, after a quarter of ``every_steps``, when a training episode beats the best evaluation:
-    weights that do well even with exploration are worth keeping before they change again."""
-
-    def __post_init__(self) -> None:
-        """Refuse impossible counts."""
-        if self.every_steps < 0 or self.episodes < 1:
-            raise ConfigError(
-                f"evaluation: every_steps {self.every_steps} (>= 0) and episodes {self.episodes} (>= 1)"
-            )
+WAIT_REPORT_S = 10.0
+"""How often a worker that waits says for what, in seconds."""
 
 
-@dataclass(frozen=True)
-class WorkerConfig:
-    """How a worker acts."""
-
-    warmup: WarmupConfig = field(default_factory=WarmupConfig)
-    """Actions until the first policy arrives."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    """When and how to evaluate."""
-    device_patience_s: float = 60.0
-    """How long to go on trying to reset a lost device before giving up, in seconds."""
-    max_policy_age_s: float = 0.0
-    """Make the device safe and wait when no weights have come for this long, in seconds; 0 is off: a lost
-    trainer alone never stops acting."""
-
-    def __post_init__(self) -> None:
-        """Refuse times that cannot be waited for."""
-        if not 0.0 <= self.device_patience_s < np.inf:
-            raise ConfigError(f"device_patience_s is {self.device_patience_s}: give seconds, 0 or more")
-        if not 0.0 <= self.max_policy_age_s < np.inf:
-            raise ConfigError(f"max_policy_age_s is {self.max_policy_age_s}: give seconds, or 0 for no limit")
+_COUNTED = (("takeover_steps", Flag.TAKEOVER), ("fallback_steps", Flag.FALLBACK))
+"""Metrics of a summary that count flagged steps; they are left out where there were none."""
 
 
 class ControlLoop:
@@ -79,6 +49,10 @@ class ControlLoop:
         boot: how often this worker was started before.
         seed: seed of warm-up, exploration and the first reset.
         max_steps: stop after that many training steps (serial runs); None acts until ordered to stop.
+        link: the registers of remote inference, if this worker has a companion (a `SharedOutlet` is one).
+
+    Raises:
+        ConfigError: if the options cannot work with this environment, or name what does not exist.
     """
 
     def __init__(
@@ -92,18 +66,24 @@ class ControlLoop:
         boot: int = 0,
         seed: int = 0,
         max_steps: int | None = None,
+        link: InferenceLink | None = None,
     ) -> None:
+        if config.checksum != has_checksum(schema):
+            raise ConfigError(
+                f"worker.checksum is {config.checksum}, but the record schema was made for the opposite"
+            )
         self._env = environment
         self._outlet = outlet
         self._config = config
         seeds = np.random.SeedSequence([seed, worker, boot]).generate_state(3).tolist()
-        reset_seed, warmup_seed, self._policy_seed = seeds
+        reset_seed, warmup_seed, policy_seed = seeds
         self._reset_seed: int | None = reset_seed
-        self._actor: Actor = WarmupActor(config.warmup, environment.action_space, warmup_seed)
-        self._recorder = Recorder(schema, worker, boot * EPISODES_PER_BOOT, outlet.put_row)
-        self._version = 0
-        self._weights_at = clock.now()
-        self._steps = 0
+        self._seat = Seat(config, environment, outlet, (warmup_seed, policy_seed), link)
+        self._takeover = make_takeover(
+            config.takeover, environment.action_space, environment.period_s, config.takeover_max_step
+        )
+        flags = int(Flag.EXPERT) if config.purpose == "expert" else 0
+        self._recorder = Recorder(schema, worker, boot * EPISODES_PER_BOOT, outlet.put_row, flags=flags)
         self._max_steps = max_steps
         self._evaluated_at_step = 0
         self._best_score = -np.inf
@@ -112,12 +92,12 @@ class ControlLoop:
     @property
     def training_steps(self) -> int:
         """Training steps made so far."""
-        return self._steps
+        return self._seat.steps
 
     @property
     def policy_version(self) -> int:
         """Version of the policy that acts; 0 is the warm-up."""
-        return self._version
+        return self._seat.version
 
     def run(self) -> None:
         """Act until the orders say shut down; the device is safe afterwards, whatever happened.
@@ -127,21 +107,23 @@ class ControlLoop:
         """
         try:
             while not self._done():
-                if self._outlet.orders().paused:
-                    self._wait_paused()
-                elif self._policy_too_old():
-                    self._wait_for_weights()
+                if held := self._held():
+                    self._wait_safe(held, self._holding_changed(held), poll_s=0.02)
+                elif self._seat.lost:
+                    self._wait_for_policy()
+                elif self._config.purpose == "test":
+                    self._test()
                 elif self._evaluation_due():
                     self._evaluate()
+                elif self._synchronous_due():
+                    self._wait_for_update()
                 else:
-                    warm = "warming up: random actions until the first policy arrives"
-                    self._outlet.put_state(warm if self._version == 0 else "driving and recording")
                     self._train()
         except DeviceLost:
             if not self._outlet.orders().shutdown:
                 raise
         finally:
-            self._env.stop_device()
+            self._leave()
             self._outlet.put_state("stopped, device safe")
 
     def play(self, episodes: int, *, deterministic: bool) -> Iterator[EpisodeSummary]:
@@ -154,93 +136,162 @@ class ControlLoop:
         Raises:
             PolicyMismatch: before anything is driven, if the policy was made for another environment.
         """
-        self._swap_weights()
+        self._seat.swap()
         try:
             for _ in range(episodes):
                 if self._outlet.orders().shutdown:
                     return
                 yield self._episode(evaluation=deterministic)
         finally:
-            self._env.stop_device()
+            self._leave()
+
+    def _leave(self) -> None:
+        self._env.stop_device()
+        self._seat.close()
 
     def _done(self) -> bool:
-        enough = self._max_steps is not None and self._steps >= self._max_steps
+        enough = self._max_steps is not None and self._seat.steps >= self._max_steps
         return enough or self._outlet.orders().shutdown
 
-    def _wait_paused(self) -> None:
-        self._env.stop_device()
-        self._outlet.put_state("paused, device safe")
-        while (orders := self._outlet.orders()).paused and not orders.shutdown:
-            clock.sleep(0.02)
+    # --- waiting with the device safe
+    # -------------------------------------------------------------------------
 
-    def _policy_too_old(self) -> bool:
-        """Tell whether nothing newer has come for too long; looks only, an evaluation keeps its weights."""
-        limit = self._config.max_policy_age_s
-        if limit == 0 or self._version == 0 or clock.now() - self._weights_at <= limit:
-            return False
-        return self._outlet.newest_weights(self._version) is None
+    def _held(self) -> str:
+        """Return why the device has to stand still by order, in words for the state; empty if it has not."""
+        orders = self._outlet.orders()
+        if orders.paused:
+            return "paused, device safe"
+        return f"held, device safe: {orders.hold}" if orders.hold else ""
 
-    def _wait_for_weights(self) -> None:
+    def _holding_changed(self, held: str) -> Callable[[], bool]:
+        return lambda: self._held() != held
+
+    def _wait_safe(self, what: str, done: Callable[[], bool], *, poll_s: float = 0.05) -> None:
+        """Make the device safe and wait until ``done`` or shutdown; say every `WAIT_REPORT_S` for what."""
         self._env.stop_device()
-        limit = self._config.max_policy_age_s
-        self._outlet.put_state(f"weights older than {limit:g} s: device safe, waiting for new ones")
-        while not self._swap_weights() and not self._outlet.orders().shutdown:
-            clock.sleep(0.05)
+        self._outlet.put_state(what)
+        began = clock.now()
+        report = began + WAIT_REPORT_S
+        while not done() and not self._outlet.orders().shutdown:
+            clock.sleep(poll_s)
+            if (now := clock.now()) >= report:
+                report = now + WAIT_REPORT_S
+                self._outlet.put_state(f"{what} (for {now - began:.0f} s)")
+
+    def _wait_for_policy(self) -> None:
+        remote = self._seat.remote
+        if remote is not None and remote.lost:
+            what = "no policy answers: device safe, asking the remote side again"
+            self._wait_safe(what, lambda: remote.probe() or bool(self._held()))
+        else:
+            limit = self._config.max_policy_age_s
+            what = f"weights older than {limit:g} s: device safe, waiting for new ones"
+            self._wait_safe(what, self._newer_or_held)
+
+    def _synchronous_due(self) -> bool:
+        most, seat = self._config.synchronous_steps, self._seat
+        return most > 0 and seat.version > 0 and seat.steps_with_weights >= most
+
+    def _wait_for_update(self) -> None:
+        seat = self._seat
+        what = f"synchronous: {seat.steps_with_weights} steps with policy {seat.version}"
+        self._wait_safe(f"{what}, device safe, waiting for newer weights", self._newer_or_held)
+
+    def _newer_or_held(self) -> bool:
+        return self._seat.swap() or bool(self._held())
+
+    # --- episodes of each purpose
+    # -----------------------------------------------------------------------------
+
+    def _test(self) -> None:
+        """Evaluate one episode with the newest weights, and do nothing else."""
+        self._seat.swap()
+        if self._seat.empty:
+            self._wait_safe("testing: device safe, waiting for the first weights", self._newer_or_held)
+            return
+        self._outlet.put_state(f"testing policy {self._seat.version}")
+        self._episode(evaluation=True)
 
     def _train(self) -> None:
+        if self._config.purpose == "expert":
+            words = "driving as an expert and recording"
+        elif self._seat.version == 0:
+            words = "warming up: random actions until the first policy arrives"
+        else:
+            words = "driving and recording"
+        self._outlet.put_state(words)
         summary = self._episode(evaluation=False)
         if not summary.cut and summary.score > self._best_score:
             self._promising = self._config.evaluation.after_best
 
     def _evaluation_due(self) -> bool:
-        every, since = self._config.evaluation.every_steps, self._steps - self._evaluated_at_step
-        if every == 0 or self._version == 0:
+        every, since = self._config.evaluation.every_steps, self._seat.steps - self._evaluated_at_step
+        if every == 0 or self._seat.version == 0 or self._config.purpose != "train":
             return False
         return since >= every or (self._promising and since >= every / 4)
 
     def _evaluate(self) -> None:
-        self._swap_weights()
-        self._evaluated_at_step = self._steps
+        self._seat.swap()
+        self._evaluated_at_step = self._seat.steps
         self._promising = False
-        self._outlet.put_state(f"evaluating policy {self._version}")
+        self._outlet.put_state(f"evaluating policy {self._seat.version}")
         scores: list[float] = []
         for _ in range(self._config.evaluation.episodes):
             summary = self._episode(evaluation=True)
             scores.append(summary.score)
-            if summary.cut or summary.score <= self._best_score:
+            helped = "takeover_steps" in summary.metrics  # the score is not the policy's own
+            if summary.cut or helped or summary.score <= self._best_score:
                 return
         self._best_score = max(self._best_score, min(scores))
 
     def _episode(self, *, evaluation: bool) -> EpisodeSummary:
         observation, info = self._reset()
         recorder, started, total, steps = self._recorder, clock.now(), 0.0, 0
+        seat, takeover = self._seat, self._takeover
+        counts: dict[str, float] = {}
         recorder.begin(observation, evaluation=evaluation)
-        state = self._actor.initial_state(1)
+        state = seat.actor.initial_state(1)
+        if takeover is not None:
+            takeover.begin()
         ended = self._cut_reason()
         while not ended:
-            version = self._version
-            actions, state, extras = self._actor.act(
+            version, flags = seat.version, 0
+            actions, state, extras = seat.actor.act(
                 _batch_of_one(observation), state, deterministic=evaluation
             )
+            if extras:
+                version, flags, extras = read_marks(extras, version)
             # In the slack before the tick: new weights act from the next observation on; an evaluation
             # keeps its own.
             if not evaluation:
-                state = self._keep_up(state)
+                state = seat.keep_up(state)
             action = actions[0]
+            if takeover is not None:
+                action, flags = takeover.choose(observation, action, flags)
             observation, reward, terminated, truncated, info = self._env.step(action)
+            applied = info.get("applied_action", action)
+            if takeover is not None:
+                takeover.applied(applied)
+            if info.get("takeover"):  # an interface through which a person can override by itself
+                flags |= Flag.TAKEOVER
             recorder.step(
-                info.get("applied_action", action),
+                applied,
                 reward,
                 terminated,
                 truncated,
                 observation,
                 timing=info.get("timing"),
                 policy_version=version,
-                extras={name: value[0] for name, value in extras.items()},
+                extras=extras,
+                flags=flags,
             )
+            if flags:
+                for name, flag in _COUNTED:
+                    if flags & flag:
+                        counts[name] = counts.get(name, 0.0) + 1.0
             total += reward
             steps += 1
-            self._steps += not evaluation
+            seat.steps += not evaluation
             ended = end_of(terminated, truncated, info)
             if not ended and (ended := self._cut_reason()):
                 # The world goes on without us: the device is made safe first, then the episode is cut.
@@ -249,13 +300,13 @@ class ControlLoop:
         summary = EpisodeSummary(
             episode=recorder.episode,
             evaluation=evaluation,
-            policy_version=self._version,
+            policy_version=seat.version,
             steps=steps,
             total_return=total,
             duration_s=clock.now() - started,
             ended=ended,
-            training_steps=self._steps,
-            metrics=plain_numbers(info),
+            training_steps=seat.steps,
+            metrics=plain_numbers(info) | counts | seat.metrics(),
         )
         if steps > 0:  # an episode that was cut before its first step leaves nothing
             self._outlet.put_summary(summary)
@@ -268,35 +319,9 @@ class ControlLoop:
             return "shutdown"
         if orders.paused:
             return "paused"
-        return "policy lost" if self._policy_too_old() else ""
-
-    def _keep_up(self, state: State) -> State:
-        """Take newer weights; return the state to go on with, a fresh one if another actor acts now."""
-        actor = self._actor
-        self._swap_weights()
-        return state if self._actor is actor else self._actor.initial_state(1)
-
-    def _swap_weights(self) -> bool:
-        """Take newer weights, if there are any; return whether. The first ones replace the warm-up."""
-        newer = self._outlet.newest_weights(self._version)
-        if newer is None:
-            return False
-        version, weights = newer
-        if self._version == 0:
-            env = self._env
-            policy = Policy.from_bytes(weights, seed=self._policy_seed)
-            policy.check(
-                env.leaf_spaces,
-                env.action_space,
-                period_s=env.period_s,
-                action_buffer_length=env.action_buffer_length,
-            )
-            self._actor = policy
-        else:
-            self._actor.load(weights)
-        self._version = version
-        self._weights_at = clock.now()
-        return True
+        if orders.hold:
+            return "held"
+        return "policy lost" if self._seat.lost else ""
 
     def _reset(self) -> tuple[Leaves, dict[str, Any]]:
         """Reset the device, trying again with growing pauses while it is lost."""

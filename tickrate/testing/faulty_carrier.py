@@ -8,7 +8,7 @@ from collections.abc import Collection
 import numpy as np
 
 from tickrate.wire.carrier import Carrier, Roster
-from tickrate.wire.mailbox import Mailbox
+from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Accept, Mailbox
 
 MOST_OVERTAKEN = 3
 """Later payloads that may overtake one that is reordered."""
@@ -113,9 +113,19 @@ class FaultyCarrier:
         for _, key, payload in held:
             self._carrier.publish(key, payload)
 
-    def subscribe(self, key: str, *, capacity: int, newest_only: bool = False) -> Mailbox:
+    def subscribe(
+        self,
+        key: str,
+        *,
+        capacity: int,
+        newest_only: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        accept: Accept | None = None,
+    ) -> Mailbox:
         """Return a mailbox for what is published from now on. See `Carrier`."""
-        return self._carrier.subscribe(key, capacity=capacity, newest_only=newest_only)
+        return self._carrier.subscribe(
+            key, capacity=capacity, newest_only=newest_only, max_bytes=max_bytes, accept=accept
+        )
 
     def announce(self, key: str) -> None:
         """Be present under ``key`` until closed. See `Carrier`."""

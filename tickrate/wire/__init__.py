@@ -5,17 +5,21 @@
 
 from tickrate.wire.arrays import pack_rows, unpack_rows
 from tickrate.wire.carrier import ANY, Carrier, Roster, make_key
-from tickrate.wire.credits import CreditGranter, CreditSender, RowQueue
+from tickrate.wire.delivery import Receiver, Sender
 from tickrate.wire.mailbox import Mailbox
 from tickrate.wire.memory import MemoryCarrier, MemoryHub
 from tickrate.wire.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
+    Ack,
     AnyMessage,
     Command,
-    Credit,
     EpisodeReport,
     Hello,
+    InferReply,
+    InferRequest,
+    Ping,
+    Refusal,
     RowBatch,
     Status,
     Weights,
@@ -29,20 +33,23 @@ __all__ = [
     "ANY",
     "MAX_MESSAGE_BYTES",
     "PROTOCOL_VERSION",
+    "Ack",
     "AnyMessage",
     "Carrier",
     "Command",
-    "Credit",
-    "CreditGranter",
-    "CreditSender",
     "EpisodeReport",
     "Hello",
+    "InferReply",
+    "InferRequest",
     "Mailbox",
     "MemoryCarrier",
     "MemoryHub",
+    "Ping",
+    "Receiver",
+    "Refusal",
     "Roster",
     "RowBatch",
-    "RowQueue",
+    "Sender",
     "Status",
     "Weights",
     "decode",

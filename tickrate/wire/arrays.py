@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tickrate.errors import MessageError
 from tickrate.wire.messages import MAX_ROW_BYTES, RowBatch
+
+Compression = Literal["auto", "never", "always"]
+
+_TRIAL_BYTES = 1 << 16
+_WORTH_IT = 0.8
+"""Compression is used where a trial piece shrinks at least to this share."""
 
 
 def pack_rows(
@@ -18,9 +24,11 @@ def pack_rows(
     run: str,
     worker: str,
     boot: int,
+    outbox: int,
     sequence: int,
     schema_digest: str,
-    dropped: int = 0,
+    oldest: int = 0,
+    compress: Compression = "never",
 ) -> RowBatch:
     """Return the message for consecutive rows, numbered from ``sequence``.
 
@@ -29,9 +37,11 @@ def pack_rows(
         run: name of the run.
         worker: name of the sender.
         boot: the sender's `messages.new_boot`.
-        sequence: number of ``rows[0]`` in this boot.
+        outbox: the outbox that the numbers belong to.
+        sequence: number of ``rows[0]`` in the outbox.
         schema_digest: digest of the record schema that the dtype belongs to.
-        dropped: rows this boot has dropped unsent so far.
+        oldest: the lowest row number that the outbox still holds.
+        compress: ``auto`` compresses (zlib, level 1) where the first 64 KiB show that it pays.
 
     Raises:
         MessageError: if ``rows`` is not one-dimensional, holds Python objects, or is over ``MAX_ROW_BYTES``.
@@ -43,21 +53,33 @@ def pack_rows(
             f"{len(rows)} rows of {rows.itemsize} bytes are over {MAX_ROW_BYTES}: send fewer at a time"
         )
     data = rows.tobytes()
+    packing: Literal["raw", "zlib"] = "raw"
+    if compress == "always" or (compress == "auto" and _pays(data)):
+        packed = zlib.compress(data, 1)
+        if len(packed) < len(data):
+            data, packing = packed, "zlib"
     return RowBatch(
         run=run,
         worker=worker,
         boot=boot,
+        outbox=outbox,
         sequence=sequence,
         count=len(rows),
+        oldest=oldest,
         schema_digest=schema_digest,
+        packing=packing,
         crc32=zlib.crc32(data),
-        dropped=dropped,
         rows=data,
     )
 
 
+def _pays(data: bytes) -> bool:
+    piece = data[:_TRIAL_BYTES]
+    return len(zlib.compress(piece, 1)) < _WORTH_IT * len(piece)
+
+
 def unpack_rows(batch: RowBatch, dtype: np.dtype[Any], schema_digest: str) -> NDArray[Any]:
-    """Return the rows of a decoded batch, ``(count,)`` of ``dtype``, as a read-only view of its bytes.
+    """Return the rows of a decoded batch, ``(count,)`` of ``dtype``, read-only; unpacked ones are not copied.
 
     Args:
         batch: a message that `messages.decode` returned, so that its check sum has been verified.
@@ -73,8 +95,19 @@ def unpack_rows(batch: RowBatch, dtype: np.dtype[Any], schema_digest: str) -> ND
             f"{who} follow the record schema {batch.schema_digest!r}, expected {schema_digest!r}: "
             "worker and trainer must be started from the same experiment"
         )
-    if len(batch.rows) != batch.count * dtype.itemsize:
-        raise MessageError(
-            f"{who}: {len(batch.rows)} bytes are not {batch.count} rows of {dtype.itemsize} bytes"
-        )
-    return np.frombuffer(batch.rows, dtype=dtype)
+    size = batch.count * dtype.itemsize
+    if size > MAX_ROW_BYTES:
+        raise MessageError(f"{who}: {batch.count} rows of {dtype.itemsize} bytes are over {MAX_ROW_BYTES}")
+    data = batch.rows if batch.packing == "raw" else _inflated(batch.rows, size, who)
+    if len(data) != size:
+        raise MessageError(f"{who}: {len(data)} bytes are not {batch.count} rows of {dtype.itemsize} bytes")
+    return np.frombuffer(data, dtype=dtype)
+
+
+def _inflated(data: bytes, size: int, who: str) -> bytes:
+    """Return unpacked bytes, at most one more than ``size``: a bomb of zeros never gets further."""
+    inflate = zlib.decompressobj()
+    try:
+        return inflate.decompress(data, size + 1)
+    except zlib.error as error:
+        raise MessageError(f"{who} cannot be unpacked: {error}") from error

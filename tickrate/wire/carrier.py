@@ -14,7 +14,7 @@ import threading
 from typing import Protocol
 
 from tickrate.errors import WireError
-from tickrate.wire.mailbox import Mailbox
+from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Accept, Mailbox
 
 ANY = "*"
 """Matches one whole part of a key."""
@@ -45,8 +45,19 @@ class Carrier(Protocol):
         """
         ...
 
-    def subscribe(self, key: str, *, capacity: int, newest_only: bool = False) -> Mailbox:
-        """Return a mailbox for what is published from now on under ``key``, in which parts may be ``*``."""
+    def subscribe(
+        self,
+        key: str,
+        *,
+        capacity: int,
+        newest_only: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        accept: Accept | None = None,
+    ) -> Mailbox:
+        """Return a mailbox for what is published from now on under ``key``, in which parts may be ``*``.
+
+        See `Mailbox` for the options.
+        """
         ...
 
     def announce(self, key: str) -> None:

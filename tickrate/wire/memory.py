@@ -8,7 +8,7 @@ from typing import Self
 
 from tickrate.errors import WireError
 from tickrate.wire.carrier import ANY, Roster, key_matches
-from tickrate.wire.mailbox import Mailbox
+from tickrate.wire.mailbox import DEFAULT_MAX_BYTES, Accept, Mailbox
 from tickrate.wire.messages import MAX_MESSAGE_BYTES
 
 
@@ -106,10 +106,18 @@ class MemoryCarrier:
             raise WireError(f"a payload of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
         self._hub.publish(key, payload)
 
-    def subscribe(self, key: str, *, capacity: int, newest_only: bool = False) -> Mailbox:
+    def subscribe(
+        self,
+        key: str,
+        *,
+        capacity: int,
+        newest_only: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        accept: Accept | None = None,
+    ) -> Mailbox:
         """Return a mailbox for what is published from now on. See `Carrier`."""
         self._check_open()
-        mailbox = Mailbox(capacity, newest_only=newest_only)
+        mailbox = Mailbox(capacity, newest_only=newest_only, max_bytes=max_bytes, accept=accept)
         self._mailboxes.append(mailbox)
         self._hub.add_mailbox(key, mailbox)
         return mailbox

@@ -8,9 +8,10 @@ until `decode` has returned it: sizes, ranges, types and check sums are verified
 
 from __future__ import annotations
 
+import json
 import secrets
 import zlib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +19,7 @@ from msgspec import Meta
 from tickrate.clock import wall_time
 from tickrate.errors import MessageError, VersionMismatch
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised whenever a message changes so that an older or newer side could misread it."""
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -28,7 +29,10 @@ MAX_ROW_BYTES = 16 << 20
 """Largest block of rows in one `RowBatch`: 16 MiB."""
 
 _MAGIC = b"TKR"
+_BULK_BYTES = 1 << 16
 _HEADER = _MAGIC + bytes([PROTOCOL_VERSION])
+HEADER_BYTES = len(_HEADER)
+"""Bytes before the MessagePack map: ``TKR`` and the version."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Text = Annotated[str, Meta(max_length=4096)]
@@ -46,45 +50,112 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbi
     worker: Name
     """Name of the sender, or, in messages of the trainer, of the worker it is meant for."""
     boot: Count
-    """The sender's (for `Credit`: the worker's) `new_boot`; it changes when the process is started again."""
+    """The sender's `new_boot` (in `Ack` and `Refusal`: the worker's); another after each start of a
+    process."""
     sequence: Count = 0
     """Number of this message within the boot; in a `RowBatch` the number of its first row."""
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """A role has come up. The trainer answers a worker's with the newest weights and a credit."""
+    """A role has come up: what it is, and what it acts on or learns from.
+
+    The trainer answers a worker's with an `Ack` and the newest weights, or with a `Refusal`.
+    """
 
     role: Literal["worker", "trainer", "hub"]
     version: Name
     """The tickrate release of the sender, for messages to people."""
+    host: Text = ""
+    """Machine and process of the sender, for messages to people."""
+    purpose: Literal["train", "expert", "test", "drain"] = "train"
+    """What a worker is there for; ``drain`` delivers what an earlier start recorded and does not act."""
     schema: Json = ""
     """JSON of the record schema of the rows that will follow; empty from roles that send none."""
     contract: Json = ""
     """JSON of the policy contract (spaces, period, action buffer) the sender acts by or trains for."""
+    outbox: Count = 0
+    """The worker's outbox: a number drawn when it was made. With the sequence it identifies a row for
+    ever."""
+    oldest: Count = 0
+    """The lowest row number that the outbox still holds."""
+    head: Count = 0
+    """The number that the next row will get."""
+    reports: Count = 0
+    """Episode reports of this boot that are acknowledged so far."""
+    life: Count = 0
+    """Of a trainer: the run's life, drawn when its folder was made. Of a worker: the life its outbox belongs
+    to, 0 before the first `Ack`."""
+
+
+class Ping(Message, frozen=True, kw_only=True, tag="ping"):
+    """A worker is alive, and says where it stands. The trainer answers each with an `Ack`."""
+
+    outbox: Count
+    oldest: Count
+    """The lowest row number that the outbox still holds: what is missing below it is gone for good."""
+    head: Count
+    """The number that the next row will get."""
+    sent: Count
+    """All rows below have been sent: whichever of them has not arrived was lost on the way."""
+    sent_at: float
+    """The worker's monotonic time (s); comes back in the `Ack`."""
+    clock_offset_s: float | None = None
+    """The trainer's monotonic clock minus the worker's (s), as the worker has measured it so far."""
+    rtt_s: float | None = None
+    """The shortest round trip of the last pings (s): the offset is right within half of it."""
 
 
 class RowBatch(Message, frozen=True, kw_only=True, tag="rows"):
-    """Consecutive rows of a worker, numbered ``sequence`` to ``sequence + count - 1``.
+    """Consecutive rows of a worker, numbered ``sequence`` to ``sequence + count - 1`` in its outbox.
 
-    With ``count`` 0 it only says where the worker stands: all rows below ``sequence`` have been sent. Build
-    it with `arrays.pack_rows`, read it with `arrays.unpack_rows`.
+    Build it with `arrays.pack_rows`, read it with `arrays.unpack_rows`.
     """
 
+    outbox: Count
     count: Count
+    oldest: Count = 0
+    """See `Ping`."""
     schema_digest: Name
     """Digest of the record schema; rows of another schema are refused before their bytes are looked at."""
+    packing: Literal["raw", "zlib"] = "raw"
+    """How ``rows`` is packed; ``zlib`` where that makes it much smaller."""
     crc32: Crc32
-    dropped: Count = 0
-    """Rows this boot dropped unsent so far, because its buffer was full."""
+    """Of ``rows`` as they travel."""
     rows: Annotated[bytes, Meta(max_length=MAX_ROW_BYTES)] = b""
-    """``count`` rows of the schema's dtype, C order, little endian."""
+    """``count`` rows of the schema's dtype, C order, little endian, packed."""
 
 
-class Credit(Message, frozen=True, kw_only=True, tag="credit"):
-    """The trainer allows a worker to send rows. Cumulative: repeating or losing one does no harm."""
+class Ack(Message, frozen=True, kw_only=True, tag="ack"):
+    """The trainer's word to one worker: what is safe, and what may be sent. Losing one is harmless."""
 
+    outbox: Count
+    acknowledged: Count
+    """Rows of this outbox below this number survive a kill of the trainer; the worker may forget them."""
     granted: Count
-    """Rows of ``boot`` with a number below this may be sent."""
+    """Rows of this outbox with a number below this may be sent."""
+    resend: bool = False
+    """Rows are missing from ``acknowledged`` on: send again from there."""
+    reports: Count = 0
+    """Episode reports of this boot below or at this number have arrived."""
+    life: Count
+    """The run's life; see `Hello`."""
+    echo: float = 0.0
+    """``sent_at`` of the ping that is answered; 0 if none is."""
+    received_at: float = 0.0
+    """The trainer's monotonic time (s) when that ping came."""
+    answered_at: float = 0.0
+    """The trainer's monotonic time (s) when this was sent."""
+
+
+class Refusal(Message, frozen=True, kw_only=True, tag="refusal"):
+    """The trainer takes nothing from this boot of a worker (or, to ``trainer``, from that trainer)."""
+
+    code: Literal["mismatch", "evicted", "duplicate", "version", "full"]
+    """``mismatch``: other spaces or timing. ``evicted``: it was silent and another start took its name.
+    ``duplicate``: another process of this name is connected. ``version``: another protocol. ``full``: no room
+    for one more stream."""
+    text: Text
+    """What to tell the person at the worker: both sides, and the leaf that differs."""
 
 
 class Weights(Message, frozen=True, kw_only=True, tag="weights"):
@@ -94,7 +165,7 @@ class Weights(Message, frozen=True, kw_only=True, tag="weights"):
     """Policy version; counts up by one a publication."""
     crc32: Crc32
     created: float
-    """Monotonic machine time (s, `clock.now`) at which the trainer made it."""
+    """The trainer's monotonic time (s, `clock.now`) at which it was made."""
     payload: Annotated[bytes, Meta(max_length=MAX_MESSAGE_BYTES)]
     """The artefact, opaque here."""
 
@@ -144,7 +215,32 @@ class Command(Message, frozen=True, kw_only=True, tag="command"):
     action: Literal["pause", "resume", "stop_device", "shutdown"]
 
 
-AnyMessage = Hello | RowBatch | Credit | Weights | EpisodeReport | Status | Command
+class InferRequest(Message, frozen=True, kw_only=True, tag="infer"):
+    """A worker asks for actions: ``sequence`` numbers the requests, and only the newest matters."""
+
+    observation: Annotated[bytes, Meta(max_length=MAX_ROW_BYTES)]
+    """The packed observation, opaque to the carrier's side."""
+
+
+class InferReply(Message, frozen=True, kw_only=True, tag="answer"):
+    """Actions for the request with the same ``sequence`` and ``boot``."""
+
+    actions: Annotated[bytes, Meta(max_length=MAX_ROW_BYTES)]
+
+
+AnyMessage = (
+    Hello
+    | Ping
+    | RowBatch
+    | Ack
+    | Refusal
+    | Weights
+    | EpisodeReport
+    | Status
+    | Command
+    | InferRequest
+    | InferReply
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
@@ -175,6 +271,18 @@ def make_weights(
     )
 
 
+def json_of(text: str) -> Any:
+    """Return the value of a JSON field of a message.
+
+    Raises:
+        MessageError: if it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"a field of a message is no JSON: {error}") from error
+
+
 def encode(message: AnyMessage) -> bytes:
     """Return the bytes of a message.
 
@@ -185,7 +293,7 @@ def encode(message: AnyMessage) -> bytes:
     try:
         body = _encoder.encode(message)
         _check_size(len(body) + len(_HEADER))
-        _decoder.decode(body)
+        _decoder.decode(_without_bulk(message, body))
     except (msgspec.MsgspecError, OverflowError, UnicodeError, TypeError) as error:
         raise MessageError(f"cannot send this {type(message).__name__}: {error}") from error
     return _HEADER + body
@@ -213,6 +321,17 @@ def decode(data: bytes) -> AnyMessage:
         raise MessageError(f"damaged or foreign message of {len(data)} bytes: {error}") from error
     _check_crc(message)
     return message
+
+
+def _without_bulk(message: AnyMessage, body: bytes) -> bytes:
+    """Return the bytes to be checked before they are sent: megabytes of rows need no second look."""
+    if len(body) < _BULK_BYTES:
+        return body
+    for name in ("rows", "payload"):
+        bulk = getattr(message, name, None)
+        if isinstance(bulk, bytes) and len(bulk) <= (MAX_ROW_BYTES if name == "rows" else MAX_MESSAGE_BYTES):
+            return _encoder.encode(msgspec.structs.replace(message, **{name: b""}))
+    return body
 
 
 def _check_size(size: int) -> None:

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tickrate.cli import keys
-from tickrate.cli.keys import Keys
+from tickrate.cli import keyboard
+from tickrate.cli.keyboard import Keys
 
 pty = pytest.importorskip("pty", reason="pseudo-terminals exist on POSIX only")
 
@@ -16,7 +16,7 @@ def terminal(monkeypatch):
     master, slave = pty.openpty()
     stream = os.fdopen(slave, "r")
     monkeypatch.setattr(sys, "stdin", stream)
-    monkeypatch.setattr(keys.os, "tcgetpgrp", lambda fileno: os.getpgrp())
+    monkeypatch.setattr(keyboard.os, "tcgetpgrp", lambda fileno: os.getpgrp())
     yield master, stream
     stream.close()
     os.close(master)
@@ -24,35 +24,35 @@ def terminal(monkeypatch):
 
 def test_keys_come_one_by_one_without_enter(terminal):
     master, stream = terminal
-    before = keys.termios.tcgetattr(stream)
+    before = keyboard.termios.tcgetattr(stream)
     with Keys() as pressed:
         assert pressed.pressed() is None
         os.write(master, b"ps")
         assert [pressed.pressed(), pressed.pressed(), pressed.pressed()] == ["p", "s", None]
-    assert keys.termios.tcgetattr(stream) == before
+    assert keyboard.termios.tcgetattr(stream) == before
     assert pressed.pressed() is None
 
 
 def test_the_terminal_is_given_back_after_an_error(terminal):
     _, stream = terminal
-    before = keys.termios.tcgetattr(stream)
+    before = keyboard.termios.tcgetattr(stream)
 
     def break_off():
         with Keys():
-            assert keys.termios.tcgetattr(stream) != before
+            assert keyboard.termios.tcgetattr(stream) != before
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         break_off()
-    assert keys.termios.tcgetattr(stream) == before
+    assert keyboard.termios.tcgetattr(stream) == before
 
 
 def test_a_run_in_the_background_leaves_the_terminal_alone(terminal, monkeypatch):
     master, stream = terminal
-    monkeypatch.setattr(keys.os, "tcgetpgrp", lambda fileno: os.getpgrp() + 1)
-    before = keys.termios.tcgetattr(stream)
+    monkeypatch.setattr(keyboard.os, "tcgetpgrp", lambda fileno: os.getpgrp() + 1)
+    before = keyboard.termios.tcgetattr(stream)
     with Keys() as pressed:
-        assert keys.termios.tcgetattr(stream) == before
+        assert keyboard.termios.tcgetattr(stream) == before
         os.write(master, b"p\n")
         assert pressed.pressed() is None
 
