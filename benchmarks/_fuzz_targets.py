@@ -6,6 +6,7 @@ format has one, the input is tried as it is and once more with its checksum put 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import json
@@ -21,6 +22,7 @@ import msgspec
 import numpy as np
 import safetensors
 import safetensors.numpy
+from _fuzz_changes import TREE, TREE_SEED, as_json, changed, text_of
 from gymnasium import spaces
 
 from tickrate import artefact
@@ -122,7 +124,10 @@ def decode_message(data: bytes) -> None:
     except (MessageError, VersionMismatch):
         pass
     try:
-        body = msgspec.msgpack.decode(data[4:])
+        if data[:1] == bytes([TREE]):
+            body = changed(BODIES[data[-1] % len(BODIES)], data)
+        else:
+            body = msgspec.msgpack.decode(data[4:])
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
         return
     if isinstance(body, dict):
@@ -130,7 +135,7 @@ def decode_message(data: bytes) -> None:
     try:
         again = msgspec.msgpack.encode(body)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError):
-        return
+        return  # MessagePack has no way to say this
     message = messages.decode(HEADER + again)
     messages.encode(message)
     if isinstance(message, messages.RowBatch):
@@ -147,6 +152,8 @@ def example_batch(rows: np.ndarray) -> messages.RowBatch:
 
 
 BATCH = example_batch(ROWS)
+EXAMPLES = [*example_messages(), messages.encode(BATCH)]
+BODIES = [msgspec.msgpack.decode(example[4:]) for example in EXAMPLES]
 
 
 def decode_rows(data: bytes) -> None:
@@ -164,7 +171,7 @@ def decode_rows(data: bytes) -> None:
 
 def decode_schema(data: bytes) -> None:
     """Read a schema; one that is accepted describes itself."""
-    schema = RecordSchema.from_json(data)
+    schema = RecordSchema.from_json(text_of(data, json.loads(SCHEMA.to_json())))
     assert RecordSchema.from_json(schema.to_json()) == schema
     schema.digest()
     assert schema.empty(1).nbytes == schema.row_dtype.itemsize
@@ -187,7 +194,7 @@ CONTRACT = EnvironmentContract(
 def decode_contract(data: bytes) -> None:
     """Read an environment's contract as the trainer does, and make its schema."""
     try:
-        plain = json.loads(data)
+        plain = json.loads(text_of(data, CONTRACT.to_dict()))
     except (ValueError, RecursionError):
         return
     contract = EnvironmentContract.from_dict(plain)
@@ -213,8 +220,30 @@ def example_policy() -> bytes:
     return artefact.pack(contract, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
 
 
+@functools.cache
+def policy_parts() -> tuple[Any, bytes]:
+    """Return the header of a valid policy, its contract no longer text, and the bytes of its tensors."""
+    blob = example_policy()
+    end = 8 + int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8:end])
+    header["__metadata__"]["contract"] = json.loads(header["__metadata__"]["contract"])
+    return header, blob[end:]
+
+
+def changed_policy(data: bytes) -> bytes:
+    header, tensors = policy_parts()
+    header = changed(header, data)
+    meta = header.get("__metadata__") if isinstance(header, dict) else None
+    if isinstance(meta, dict) and "contract" in meta:
+        meta["contract"] = as_json(meta["contract"]).decode()
+    text = as_json(header)
+    return len(text).to_bytes(8, "little") + text + tensors
+
+
 def decode_policy(data: bytes) -> None:
     """Load a policy as it is; then, with the hash of its weights put right, load it and act."""
+    if data[:1] == bytes([TREE]):
+        data = changed_policy(data)
     try:
         artefact.unpack(data)
     except PolicyError:
@@ -245,13 +274,16 @@ def with_header(text: bytes) -> bytes:
     return np.array(start, np.dtype([("m", "V8"), ("f", "<u4"), ("l", "<u4"), ("c", "<u4")])).tobytes() + text
 
 
+HEADER_BODY = {"schema": json.loads(SCHEMA.to_json()), "digest": SCHEMA.digest(), "capacity": 16}
+
+
 def decode_segment_header(data: bytes) -> None:
     """Open a file of these bytes; then one of this description, of the size that it asks for if small."""
     try:
         segment_file.open_file(written(data))
     except RecordError:
         pass
-    path = written(with_header(data))
+    path = written(with_header(text_of(data, HEADER_BODY)))
     try:
         segment_file.open_file(path)
     except RecordError as error:
@@ -298,12 +330,16 @@ def example_file() -> bytes:
     return _example[0]
 
 
+SNAPSHOT_HEADER = {"rows": 3, "state": [1, 2]}
+
+
 def decode_snapshot(data: bytes) -> None:
     """Read a file of these bytes; then one with this header, its checksum right."""
     try:
         snapshot.read_snapshot(written(data))
     except RecordError:
         pass
+    data = text_of(data, SNAPSHOT_HEADER)
     body = snapshot.MAGIC + snapshot.FORMAT.to_bytes(4, "little") + len(data).to_bytes(4, "little") + data
     header, _ = snapshot.read_snapshot(written(body + zlib.crc32(body).to_bytes(4, "little")))
     header.get("anything")
@@ -314,7 +350,7 @@ DESCRIPTION = {"kind": "ring", "dtype": "abc", "capacity": 16}
 
 def decode_shared_file(data: bytes) -> None:
     """Join a shared file that says this of itself, its checksum right."""
-    text = data[:2048]
+    text = text_of(data, DESCRIPTION)[:2048]
     start = b"TICKSHM\0" + shared_file.FORMAT.to_bytes(4, "little") + len(text).to_bytes(4, "little")
     header = start + zlib.crc32(text).to_bytes(4, "little") + text
     for whole in (data.ljust(8192, b"\0"), header.ljust(8192, b"\0")):
@@ -360,20 +396,26 @@ TARGETS: dict[str, Target] = {
     "message": Target(
         decode_message,
         (MessageError, VersionMismatch),
-        lambda: [*example_messages(), messages.encode(BATCH)],
+        lambda: [*EXAMPLES, *(TREE_SEED + bytes([n]) for n in range(len(EXAMPLES)))],
     ),
     "rows": Target(decode_rows, (MessageError,), lambda: [(3).to_bytes(6, "little") + ROWS.tobytes()]),
-    "schema": Target(decode_schema, (RecordError,), lambda: [SCHEMA.to_json().encode()]),
+    "schema": Target(decode_schema, (RecordError,), lambda: [SCHEMA.to_json().encode(), TREE_SEED]),
     "contract": Target(
-        decode_contract, (MessageError, RecordError), lambda: [json.dumps(CONTRACT.to_dict()).encode()]
+        decode_contract,
+        (MessageError, RecordError),
+        lambda: [json.dumps(CONTRACT.to_dict()).encode(), TREE_SEED],
     ),
-    "policy": Target(decode_policy, (PolicyError,), lambda: [example_policy()]),
+    "policy": Target(decode_policy, (PolicyError,), lambda: [example_policy(), TREE_SEED]),
     "segment header": Target(
-        decode_segment_header, (RecordError,), lambda: [example_file(), example_file()[20:].split(b"\0")[0]]
+        decode_segment_header,
+        (RecordError,),
+        lambda: [example_file(), example_file()[20:].split(b"\0")[0], TREE_SEED],
     ),
     "journal": Target(decode_journal, (RecordError,), lambda: [example_file()[4096 : 4096 + 192]]),
-    "snapshot": Target(decode_snapshot, (RecordError,), lambda: [b'{"rows": 3, "state": [1, 2]}']),
-    "shared file": Target(decode_shared_file, (), lambda: [json.dumps(DESCRIPTION).encode()]),
+    "snapshot": Target(
+        decode_snapshot, (RecordError,), lambda: [json.dumps(SNAPSHOT_HEADER).encode(), TREE_SEED]
+    ),
+    "shared file": Target(decode_shared_file, (), lambda: [json.dumps(DESCRIPTION).encode(), TREE_SEED]),
     "circuit": Target(decode_circuit, (), circuit_seeds),
 }
 if importlib.util.find_spec("tickrate.wire.credentials") is not None:

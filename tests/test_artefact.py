@@ -139,6 +139,8 @@ def edited(change, tensors=None):
         (lambda c: c["observation"].append(c["observation"][0]), "twice"),
         (lambda c: c["observation"][0].update(shape=[0]), "'speed' has the impossible shape"),
         (lambda c: c["observation"][0].update(shape=[2**40]), "'speed' has the impossible shape"),
+        (lambda c: c["observation"][0].update(shape=[3] + [1] * 70), "'speed' has the impossible shape"),
+        (lambda c: c["action"].update(shape=c["action"]["shape"] + [1] * 70), "action has the impossible"),
         (lambda c: c["observation"][0].update(shape=[2]), "network widths"),
         (lambda c: c["observation"][0].update(dtype="O"), "'speed' has dtype 'O'"),
         (lambda c: c["observation"][0].update(dtype="os.system"), "unknown dtype"),

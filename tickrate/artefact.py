@@ -34,6 +34,9 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_WIDTH = 1 << 20
 """Largest layer width, leaf size and action size that is accepted."""
 
+MAX_AXES = 16
+"""Most axes of a leaf and of an action."""
+
 Weights = dict[str, NDArray[np.float32]]
 
 
@@ -172,7 +175,7 @@ def check_contract(contract: PolicyContract) -> None:
     if len(set(paths)) != len(paths):
         raise PolicyError(f"observation leaves {paths}: a path occurs twice")
     for leaf in contract.observation:
-        if any(n < 1 for n in leaf.shape) or leaf.size > MAX_WIDTH:
+        if not _possible(leaf.shape):
             raise PolicyError(f"observation leaf {leaf.path!r} has the impossible shape {leaf.shape}")
         _dtype(leaf.dtype, f"observation leaf {leaf.path!r}")
     _check_action(contract.action)
@@ -192,6 +195,10 @@ def check_contract(contract: PolicyContract) -> None:
     _check_network(contract)
 
 
+def _possible(shape: tuple[int, ...]) -> bool:
+    return len(shape) <= MAX_AXES and all(n >= 1 for n in shape) and math.prod(shape) <= MAX_WIDTH
+
+
 def _check_network(contract: PolicyContract) -> None:
     if not contract.groups.get("actor"):
         raise PolicyError(f"the contract has no observation group 'actor', only {list(contract.groups)}")
@@ -207,7 +214,7 @@ def _check_network(contract: PolicyContract) -> None:
 
 
 def _check_action(action: ActionSpec) -> None:
-    if any(n < 1 for n in action.shape) or action.size > MAX_WIDTH:
+    if not _possible(action.shape):
         raise PolicyError(f"action has the impossible shape {action.shape}")
     if np.dtype(_dtype(action.dtype, "action")).kind != "f":
         raise PolicyError(f"action dtype {action.dtype}: only floating point actions are possible")

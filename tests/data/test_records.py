@@ -142,6 +142,29 @@ def test_damage_in_the_middle_is_refused(tmp_path, where, offset, message):
         Segment.open(path)
 
 
+@pytest.mark.parametrize(
+    ("first", "count"), [(20, 117_440_513), (20, 641), (635, 10), (2**64 - 5, 5), (2**62, 1)]
+)
+def test_an_entry_that_no_commit_can_have_is_no_good_one(tmp_path, first, count):
+    """Its checksums are right, as far as the rows that it speaks of are there at all."""
+    path = tmp_path / "s"
+    rows = file_with(path, [10, 10])
+    segment = Segment.open(path)
+    crc = segment._checksum(first, count)
+    segment.close()
+    entry = np.zeros((), ENTRY)
+    entry["first"], entry["count"], entry["crc"] = first, count, crc
+    entry["check"] = zlib.crc32(entry.tobytes()[:16])
+    data = bytearray(path.read_bytes())
+    at = part(path, "log") + 2 * ENTRY.itemsize
+    data[at : at + ENTRY.itemsize] = entry.tobytes()
+    path.write_bytes(data)
+    segment = Segment.open(path)
+    assert (segment.oldest, segment.head) == (0, 20)
+    assert "cut off 1 of the newest commits: damaged" in segment.notes[0]
+    np.testing.assert_array_equal(stored(segment), rows)
+
+
 def test_no_good_commit_at_all_is_refused(tmp_path):
     path = tmp_path / "s"
     file_with(path, [10, 10])

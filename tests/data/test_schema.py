@@ -82,6 +82,8 @@ def test_hostile_json_is_a_record_error(text):
         {"dtype": "float32,float32"},
         {"shape": [-1]},
         {"shape": [1 << 40]},
+        {"shape": [0, 1 << 40]},
+        {"shape": [1] * 40},
         {"shape": ["3"]},
         {"stack": 0},
         {"stack": 1000},
@@ -95,6 +97,18 @@ def test_a_bad_field_is_refused(change):
     body["observation"][0] |= change
     with pytest.raises(RecordError):
         RecordSchema.from_json(json.dumps(body))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, b"\xff", "null", '{"observation": 1}'])
+def test_text_that_breaks_the_reader_is_a_record_error(text):
+    with pytest.raises(RecordError, match="no record schema"):
+        RecordSchema.from_json(text)
+
+
+def test_many_large_fields_are_refused_before_a_row_is_laid_out():
+    leaves = tuple(Field(f"leaf{i}", "float64", (1 << 24,)) for i in range(64))
+    with pytest.raises(RecordError, match="too large"):
+        RecordSchema(leaves, Field("action", "float32", (1,)))
 
 
 def test_duplicate_names_and_a_stacked_action_are_refused():

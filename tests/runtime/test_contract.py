@@ -85,6 +85,8 @@ HOSTILE = {
     ),
     "object dtype": change(["observation", 0, "dtype"], "object"),
     "no dtype": change(["observation", 0, "dtype"], "fish"),
+    "dtype that numpy would evaluate": change(["observation", 0, "dtype"], "f8,("),
+    "dtype no text": change(["observation", 0, "dtype"], ["f8"]),
     "structured dtype": change(["observation", 0, "dtype"], "i4,i4"),
     "text bound": change(["observation", 0, "low"], "low"),
     "nested bound": change(["observation", 0, "low"], [[1.0], [2.0]]),

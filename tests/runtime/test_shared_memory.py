@@ -288,6 +288,14 @@ def test_a_missing_foreign_or_damaged_file_is_refused_by_name(tmp_path):
             WireError,
             "cells",
         ),
+        *(
+            (
+                struct.pack("<8sIII", b"TICKSHM\0", 1, len(t), zlib.crc32(t)) + t + bytes(5000),
+                WireError,
+                "JSON",
+            )
+            for t in (b"", b"\xff", b"7", b"[]", b"[" * 4000)
+        ),
     ]:
         path.write_bytes(data)
         with pytest.raises(error, match=f"{path}.*{message}"):
