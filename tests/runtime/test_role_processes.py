@@ -18,7 +18,7 @@ from tickrate.clock import now, sleep
 from tickrate.data.records import Segment
 from tickrate.runtime.ledger import Ledger
 from tickrate.runtime.run_folder import RunFolder
-from tickrate.wire.zenoh_carrier import _free_port
+from tickrate.wire.zenoh_hub import _free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 

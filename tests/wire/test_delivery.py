@@ -54,12 +54,12 @@ def test_silence_brings_everything_again_with_pauses_that_double():
             moments.append(now)
             sender.rewind(now)
             sender.sent(10, now)
-    # 2 s after the start, then 4, 8, 16 and 30 s after the one before
-    assert moments == pytest.approx([2.0, 6.0, 14.0, 30.0, 60.0, 90.0])
-    assert (RESEND_AFTER_S, LONGEST_PAUSE_S) == (2.0, 30.0)
+    # 10 s after the start, then 20, 40 and 60 s after the one before
+    assert moments == pytest.approx([10.0, 30.0, 70.0])
+    assert (RESEND_AFTER_S, LONGEST_PAUSE_S) == (10.0, 60.0)
     sender.on_ack(5, 100, resend=False, now=100.0)  # progress: the patience is the first one again
-    assert not sender.overdue(101.9)
-    assert sender.overdue(102.0)
+    assert not sender.overdue(109.9)
+    assert sender.overdue(110.0)
 
 
 def test_rows_that_the_outbox_dropped_are_passed_over():

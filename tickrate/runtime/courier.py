@@ -23,7 +23,7 @@ from tickrate.wire.address import listen
 from tickrate.wire.arrays import Compression, pack_rows
 from tickrate.wire.carrier import Carrier, make_key
 from tickrate.wire.clock_offset import ClockOffset
-from tickrate.wire.delivery import RESEND_AFTER_S, Sender
+from tickrate.wire.delivery import Sender
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ REFUSAL_PATIENCE_S = 12.0
 """Seconds to try again while another process of this name seems to be there: a stalled one is evicted by
 then."""
 GREET_EVERY_S = 1.0
+REPORTS_AGAIN_S = 2.0
+"""Episode reports that are not acknowledged for so long are sent again."""
 BUFFERED_REPORTS = 10_000
 """Episode reports kept while no trainer takes them; beyond it the oldest are dropped."""
 REPORTS_UNDER_WAY = 64
@@ -342,7 +344,7 @@ class Courier:
     def _deliver_reports(self, now: float) -> None:
         if not self._reports:
             return
-        if self._reports_sent > self._reports_acknowledged and now - self._report_moved_at > RESEND_AFTER_S:
+        if self._reports_sent > self._reports_acknowledged and now - self._report_moved_at > REPORTS_AGAIN_S:
             self._reports_sent = self._reports_acknowledged  # one was lost on the way
         limit = self._reports_acknowledged + REPORTS_UNDER_WAY
         for report in itertools.islice(self._reports, REPORTS_UNDER_WAY):

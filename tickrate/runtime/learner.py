@@ -97,25 +97,17 @@ class Learner:
     # --- data in
     # ---------------------------------------------------------------------------------------------
 
-    def ingest(
-        self, rows: NDArray[Any], *, clock_offset_s: float | None = 0.0
-    ) -> tuple[int, float | None] | None:
+    def ingest(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Add rows to the replay, count the training steps among them, and note their timing.
 
-        Args:
-            rows: rows of one worker, in order.
-            clock_offset_s: this machine's monotonic clock minus the worker's, in seconds; None while unknown.
-
         Returns:
-            Version of the policy that chose the newest action, and its age then, in seconds (None if
-            unknown); None if there is no new action.
+            Which rows are new, ``(n,)``; the others were there already and are not counted again.
         """
         new = self.replay.add(rows)
-        return self._account(_those(rows, new), clock_offset_s)
+        self._account(_those(rows, new))
+        return new
 
-    def _account(
-        self, rows: NDArray[Any], clock_offset_s: float | None = 0.0
-    ) -> tuple[int, float | None] | None:
+    def _account(self, rows: NDArray[Any]) -> None:
         """Count rows that are in the replay."""
         acted = _those(rows, (rows["flags"] & Flag.FINAL) == 0)
         training = _those(acted, (acted["flags"] & Flag.EVALUATION) == 0)
@@ -126,11 +118,19 @@ class Learner:
             self.version = max(self.version, int(acted["policy_version"].max()))
         if len(training):
             self.algorithm.observe({path: training[column] for path, column in self._paths})
+            self.policy_of(training[-1])
         self._timing.add(acted)
-        return self._note_lag(acted[-1], clock_offset_s) if len(acted) else None
 
-    def _note_lag(self, row: Any, clock_offset_s: float | None) -> tuple[int, float | None]:
-        """Return which policy chose an action and how old it was then; note it for the metrics."""
+    def policy_of(self, row: Any, clock_offset_s: float | None = 0.0) -> tuple[int, float | None]:
+        """Return which policy chose an action and how old it was then; note it for the metrics.
+
+        Args:
+            row: the action's row.
+            clock_offset_s: this machine's monotonic clock minus the worker's, in seconds; None while unknown.
+
+        Returns:
+            The policy's version, and its age in seconds (None if unknown).
+        """
         used, start = int(row["policy_version"]), float(row["start"])
         kept = self._policies.get(used)
         age = None

@@ -48,6 +48,7 @@ class Peer:
         to_acknowledge: whether something new is to be said to it.
         resend: whether it is to be asked to send again.
         asked_for: the row from which it was last asked to.
+        sent_before: rows below this number had been sent by the time of its last ping.
         echoed: whether its last ping has been answered.
         granted: the grant that it was last told.
     """
@@ -73,6 +74,7 @@ class Peer:
     to_acknowledge: bool = True
     resend: bool = False
     asked_for: int = -1
+    sent_before: int = 0
     echoed: bool = True
     granted: int = 0
 
@@ -96,6 +98,7 @@ class Peer:
         if hello.boot != self.hello.boot:
             self.ping = self.status = None
             self.reports, self.asked_for, self.resend, self.echoed = 0, -1, False, True
+            self.sent_before = 0
         self.hello, self.heard_at, self.to_acknowledge = hello, now, True
         self.reports = max(self.reports, hello.reports)
         self.receiver.on_dropped(hello.oldest)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tickrate import clock
-from tickrate.data.checksums import Verdict, has_checksum
-from tickrate.data.schema import Flag, taken
+from tickrate.data.schema import taken
 from tickrate.errors import MessageError, WireError
+from tickrate.runtime.arrivals import Arrivals
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.incumbency import Incumbency
 from tickrate.runtime.learner import Learner
@@ -29,7 +28,9 @@ _log = logging.getLogger(__name__)
 ROWS_WAITING = 4096
 """Row batches that may wait to be read; what does not fit is sent again."""
 ROWS_WAITING_BYTES = 512 << 20
-ACK_EVERY_S = 0.02
+ROWS_A_STEP = 1024
+"""Row batches that are taken in before the learner has its turn again."""
+ACK_EVERY_S = 0.1
 """Acknowledgements to one worker are at least so far apart, unless its grant runs low."""
 
 
@@ -60,7 +61,7 @@ class Reception:
         self.peers = Peers(ledger)
         self.learner: Learner | None = None
         self._refusals = 0
-        self.spoilt_rows = 0
+        self._arrivals: Arrivals | None = None
         self._row_dtype: np.dtype[Any] = np.dtype("u1")
         self._digest = ""
         self._acked_at: dict[str, float] = {}
@@ -86,14 +87,11 @@ class Reception:
             clock.sleep(wait_s)
             return
         first = self._rows.get(wait_s) if wait_s > 0 else None
-        # A ping is handled after the rows that were sent before it: only then is what is missing lost.
-        pings = self._pings.drain(1000)
-        for payload in ([] if first is None else [first]) + self._rows.drain(64):
+        for payload in ([] if first is None else [first]) + self._rows.drain(ROWS_A_STEP):
             self._take_rows(payload)
-        while pings and (payloads := self._rows.drain(64)):
-            for payload in payloads:
-                self._take_rows(payload)
-        for payload in pings:
+        if self._arrivals is not None:
+            self._arrivals.store()
+        for payload in self._pings.drain(1000):
             self._take_ping(payload)
         hellos: dict[tuple[str, int], messages.Hello] = {}
         for payload in self._hellos.drain(100):
@@ -118,6 +116,11 @@ class Reception:
         """Messages that were left out: damaged, foreign, or in another's name."""
         boxes = (self._hellos, self._rows, self._pings, self._reports, self._statuses)
         return self._refusals + sum(box.refused for box in boxes)
+
+    @property
+    def spoilt_rows(self) -> int:
+        """Rows that were left out because they hold numbers that are not finite."""
+        return 0 if self._arrivals is None else self._arrivals.spoilt_rows
 
     @property
     def waiting(self) -> bool:
@@ -156,6 +159,7 @@ class Reception:
             self.learner = self._open_learner(EnvironmentContract.from_dict(messages.json_of(hello.contract)))
             schema = self.learner.replay.schema
             self._row_dtype, self._digest = schema.row_dtype, schema.digest()
+            self._arrivals = Arrivals(self.learner, self._ledger, self._refuse)
         _log.info("%s has joined (%s, %s)", hello.worker, hello.purpose, hello.host)
         self._acknowledge(peer)
         self._welcome()
@@ -181,7 +185,10 @@ class Reception:
         peer.ping, peer.ping_at, peer.echoed = ping, clock.now(), False
         peer.receiver.on_dropped(ping.oldest)
         self._ledger.advance(peer.stream, peer.receiver.expected)
-        peer.resend = peer.receiver.missing(ping.sent)
+        # A ping may overtake rows that were sent before it. Those of the ping before it have had their time.
+        lost = peer.receiver.missing(peer.sent_before) and not len(self._rows)
+        peer.resend = peer.resend or lost
+        peer.sent_before = 0 if lost else ping.sent
         peer.to_acknowledge = True
 
     def _take_status(self, payload: bytes) -> None:
@@ -215,7 +222,7 @@ class Reception:
         if not isinstance(batch, messages.RowBatch):
             return
         peer = self._peer_of(batch)
-        if peer is None or batch.outbox != peer.hello.outbox:
+        if peer is None or self._arrivals is None or batch.outbox != peer.hello.outbox:
             return
         try:
             rows = unpack_rows(batch, self._row_dtype, self._digest)
@@ -227,53 +234,9 @@ class Reception:
         if batch.sequence > peer.receiver.expected != peer.asked_for:
             peer.asked_for, peer.resend = peer.receiver.expected, True  # once; then pings tell
         if end > begin:
-            self._store(peer, taken(rows, slice(begin, end)))
-            peer.receiver.stored(batch.sequence + end)
-        self._ledger.advance(peer.stream, peer.receiver.expected)
-
-    def _store(self, peer: Peer, rows: NDArray[Any]) -> None:
-        """Journal rows (changed here) under the stream that the ledger gave, whatever they say."""
-        assert self.learner is not None  # there is no peer without a learner
-        rows["stream"] = peer.stream
-        finite = self.learner.replay.finite(rows)
-        if not finite.all():
-            spoilt = int(np.count_nonzero(~finite))
-            self.spoilt_rows += spoilt
-            self._refuse(f"{spoilt} rows of {peer.name} hold numbers that are not finite: left out")
-            rows = taken(rows, finite)
-        if not len(rows):
-            return
-        before = self.learner.replay.rows_added
-        newest = self.learner.ingest(rows, clock_offset_s=peer.clock_offset_s)
-        peer.policy = peer.policy if newest is None else newest
-        self._compare(peer, before)
-        peer.stored_at = clock.now()
-        peer.rate.count(len(rows))
-        peer.rows += len(rows)
-        peer.steps += int(np.count_nonzero((rows["flags"] & Flag.FINAL) == 0))
-
-    def _compare(self, peer: Peer, before: int) -> None:
-        """In checksum mode, prove that the new transitions are the ones that the worker saw."""
-        assert self.learner is not None
-        replay = self.learner.replay
-        if not has_checksum(replay.schema):
-            return
-        # The last row of the batch before waited for its successor, the first one of this batch.
-        waiting = [
-            number for number in (peer.unproved,) if number is not None and number >= replay.oldest_row
-        ]
-        numbers = np.array([*waiting, *range(before, replay.rows_added)], np.int64)
-        if not len(numbers):
-            return
-        verdicts = replay.verify(numbers)
-        peer.proved += int(np.count_nonzero(verdicts == Verdict.EQUAL))
-        peer.unproved = int(numbers[-1]) if verdicts[-1] == Verdict.UNKNOWN else None
-        wrong = numbers[verdicts == Verdict.DIFFERENT]
-        peer.different += len(wrong)
-        if len(wrong):
-            self._refuse(
-                f"{len(wrong)} transitions of {peer.name} differ from what it saw, first row {wrong[0]}"
-            )
+            self._arrivals.add(peer, taken(rows, slice(begin, end)))
+            peer.receiver.stored(batch.sequence + end)  # no word of it goes out before it is
+        self._arrivals.touch(peer)
 
     # --- answers ---------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ lost, repeated or overtaken does no harm.
 
 from __future__ import annotations
 
-RESEND_AFTER_S = 2.0
+RESEND_AFTER_S = 10.0
 """Seconds without any progress after which a worker sends again what is not acknowledged; doubles each
 time."""
-LONGEST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 60.0
 """Most seconds between two such attempts."""
 
 
