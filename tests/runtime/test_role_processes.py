@@ -1,4 +1,4 @@
-"""Hub, trainer and worker as processes of their own: any order, killed, restarted, drained; no row missing."""
+"""Hub, trainer and worker as processes of their own, in any order, killed, restarted, drained: all rows come."""
 
 import json
 import os
