@@ -1,4 +1,4 @@
-"""Hub, trainer and worker as processes of their own, in any order, killed, restarted, drained: all rows come."""
+"""Hub, trainer and worker as processes: in any order, killed, restarted, drained, and every row arrives."""
 
 import json
 import os
