@@ -1,4 +1,4 @@
-"""Hub, trainer and worker as processes: any order, killed, restarted, drained; no row missing."""
+"""Hub, trainer and worker as processes: in any order, killed, restarted, drained, and every row arrives."""
 
 import json
 import os

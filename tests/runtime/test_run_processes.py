@@ -230,7 +230,7 @@ def test_a_killed_worker_comes_back_with_new_episode_numbers(start):
     run.wait_for(lambda: len(run.episodes) >= 2 and run.checkpoints(), "episodes")
     run.role("worker").send_signal(signal.SIGKILL)
     run.wait_for(lambda: any(e["episode"] >= 1_000_000 for e in run.episodes), "episodes of the second boot")
-    assert "the worker was killed (code -9); started again" in run.words
+    assert "the worker-0 was killed (code -9); started again" in run.words
     run.role("companion").send_signal(signal.SIGKILL)
     many = len(run.episodes) + 3
     run.wait_for(lambda: len(run.episodes) >= many, "episodes after the companion's death")
@@ -252,7 +252,7 @@ def test_of_several_workers_only_the_killed_one_comes_back(start):
     assert run.words.count("was killed (code -9); started again") == 1
     many = len(run.episodes)
     run.wait_for(lambda: {e["worker"] for e in run.episodes[many:]} == names(), "further episodes of both")
-    assert run.end() == 0
+    assert run.end() == 0, run.words
     assert run.leftovers() == []
     boots = {(e["worker"], e["episode"] // 1_000_000) for e in run.episodes}
     assert len(boots) == 3
@@ -268,10 +268,10 @@ def test_an_error_of_the_interface_ends_the_run_with_its_message_and_everything_
     assert run.finish() == 1
     said = run.output.read_text()
     assert "ValueError: the left motor is on fire" in said
-    assert "tickrate train: the worker ended with code 1" in said
+    assert "tickrate train: the worker-0 ended with code 1" in said
     assert "started again" not in said
     assert float(run.commands[-1].split()[1]) == 0.0  # the safe action was the last
-    assert run.counters()["steps"] > steps
+    assert run.counters()["steps"] > steps, run.words
     assert run.leftovers() == []
 
 

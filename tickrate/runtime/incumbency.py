@@ -23,7 +23,9 @@ HELLO_EVERY_S = 2.0
 ROSTER_S = 0.3
 """Seconds to wait at the start for the hub's word on who is present."""
 STALL_S = 5.0
-"""After a pause of our own that long (a suspended machine), another trainer may serve: ask again."""
+"""After a pause of our own that long (a suspended machine), another trainer may serve: ask again ..."""
+BACK_S = 1.5
+"""... and wait so long for its objection. Most such pauses are our own long work, and nobody objects."""
 
 
 class Incumbency:
@@ -82,7 +84,7 @@ class Incumbency:
         """
         now = clock.now()
         if now - self._looked_at > STALL_S:
-            self._settled_at = now + SETTLE_S
+            self._settled_at = max(self._settled_at, now + BACK_S)
         self._looked_at = now
         for payload in self._refusals.drain(10):
             try:
