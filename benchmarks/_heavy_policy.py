@@ -70,8 +70,8 @@ ENTRY = AlgorithmEntry(
 class Heavy:
     """An `Algorithm` that learns nothing of use, cheaply, and writes a real policy of 5 MB.
 
-    The network reads the leaf ``state``; two hidden layers compute what their weights say, and the last layer's
-    bias outweighs them by far, so that each command says its version.
+    The network reads the leaf ``state``; two hidden layers compute what their weights say, and the last
+    layer's bias outweighs them by far, so that each command says its version.
     """
 
     def __init__(
