@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +31,10 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from _bare_loop import BareLoop
 from _delivery import journal
 from _heavy_policy import CODES, PUBLISHED, RECORD, decoded
 from _roles import Role, free_port, quiet_machine, wait_until
-from acting_while_learning import BARE_LOOP
 from numpy.typing import NDArray
 
 from tickrate.clock import now
@@ -143,14 +142,13 @@ class Scene:
         self.hub = Role("hub", ["hub", "--listen", hub], folder)
         self.trainer = Role("trainer", ["trainer", str(experiment), "--hub", hub], folder)
         self.worker = Role("worker", ["worker", str(experiment), "--hub", hub], folder)
-        self.bare: subprocess.Popen[bytes] | None = None
+        self.bare: BareLoop | None = None
 
     def start(self) -> None:
         """Start all, and wait until policies come."""
         for role in (self.hub, self.trainer, self.worker):
             role.start()
-        bare = [sys.executable, "-c", BARE_LOOP, str(1 / self.rate_hz), str(self.folder / "bare.bin")]
-        self.bare = subprocess.Popen(bare)
+        self.bare = BareLoop(1 / self.rate_hz, self.folder / "bare.bin")
         wait_until(lambda: len(self.published()) >= 3, 60.0, "the first policies")
 
     def stay(self, kind: str, seconds: float, settle_s: float = 0.0) -> None:
@@ -190,8 +188,7 @@ class Scene:
         for role in (self.worker, self.trainer, self.hub):
             role.end()
         if self.bare is not None:
-            self.bare.kill()
-            self.bare.wait(10.0)
+            self.bare.end()
 
     # --- what was noted --------------------------------------------------------------------------------
 
@@ -245,10 +242,8 @@ class Scene:
         result.late["after a load"] = _within(at[loaded], late[loaded], loads)
 
     def _take_bare(self, result: Result) -> None:
-        data = (self.folder / "bare.bin").read_bytes()
-        stamps = np.frombuffer(data[: len(data) // 8 * 8])
-        late = stamps - np.arange(len(stamps)) / self.rate_hz
-        late -= late.min()
+        assert self.bare is not None
+        stamps, late = self.bare.stamps(), self.bare.lateness()
         for kind in KINDS:
             windows = [(begin, end) for name, begin, end in self.windows if name == kind]
             if windows:
