@@ -20,7 +20,6 @@ import os
 import platform
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from _bare_loop import BareLoop
 from numpy.typing import NDArray
 
 from tickrate.cli.assembling import prepare_folder
@@ -44,15 +44,6 @@ from tickrate.runtime.run import LocalRun
 
 PERIOD_S = 0.05
 GAP_BOUND_S = 1.5 * PERIOD_S
-BARE_LOOP = """
-import struct, sys, time
-period = float(sys.argv[1]); out = open(sys.argv[2], "wb", buffering=0)
-due = time.perf_counter() + period
-while True:
-    time.sleep(max(0.0, due - time.perf_counter()))
-    out.write(struct.pack("<d", time.perf_counter()))
-    due += period
-"""
 RECORD = struct.Struct("<dB")
 RESET = 1
 
@@ -141,7 +132,7 @@ def measure(seconds: float, window_s: float, folder: Path) -> Result:
     """Run once."""
     result, windows = Result(), []
     run = LocalRun(prepare_folder(experiment_in(folder), "refuse"), resume=False, trainer_threads=1)
-    bare = subprocess.Popen([sys.executable, "-c", BARE_LOOP, str(PERIOD_S), str(folder / "bare.bin")])
+    bare = BareLoop(PERIOD_S, folder / "bare.bin")
     try:
         run.start()
         wait_for_updates(run)
@@ -158,12 +149,14 @@ def measure(seconds: float, window_s: float, folder: Path) -> Result:
                 result.updates_per_s.append(run.state.metric("trainer", "learn/updates_per_s") or 0.0)
         trainer.send_signal(signal.SIGCONT)
     finally:
-        bare.kill()
-        bare.wait(10.0)
+        bare.end()
         for child in psutil.Process().children():
             child.send_signal(signal.SIGCONT)
         run.stop()
     read_log(folder, windows, result)
+    stamps = bare.stamps()
+    first, last = windows[0][0], windows[-1][1]
+    result.bare_gaps = np.diff(stamps[(stamps >= first) & (stamps <= last)]).tolist()
     return result
 
 
@@ -177,7 +170,7 @@ def wait_for_updates(run: LocalRun) -> None:
 
 
 def read_log(folder: Path, windows: list[Window], result: Result) -> None:
-    """Fill in the figures from what the device and the bare loop noted."""
+    """Fill in the figures from what the device noted."""
     data = (folder / "commands.bin").read_bytes()
     first, last = windows[0][0], windows[-1][1]
     result.seconds = last - first
@@ -193,9 +186,6 @@ def read_log(folder: Path, windows: list[Window], result: Result) -> None:
         if not episode and before is not None and first <= at <= last:
             result.across_resets.append(at - before)
         episode.append(at)
-    data = (folder / "bare.bin").read_bytes()
-    stamps = np.frombuffer(data[: len(data) // 8 * 8])
-    result.bare_gaps = np.diff(stamps[(stamps >= first) & (stamps <= last)]).tolist()
 
 
 def take_lateness(episode: list[float], windows: list[Window], late: dict[bool, list[float]]) -> None:

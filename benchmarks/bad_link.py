@@ -4,7 +4,8 @@ The demo's experiment (circuit, SAC, real learner) as three roles, `tickrate hub
 Between worker and hub lies a proxy that delays all bytes by 50 ms each way, holds them back for 2 s every
 15 s, cuts the link once for 30 s, and three times delivers half of what is in flight before it drops the
 connection. Afterwards the worker's outbox, which keeps everything here, is compared with the trainer's
-journal, byte by byte and in order.
+journal, byte by byte and in order. A bare sleep loop at 20 Hz runs beside; its largest gap tells whether the
+machine was disturbed.
 
 Bars: 0 lost, 0 doubled, all equal; updates were made, and policies that rise in version acted; in each
 disturbance the worker makes at least 90 % of its steps (resets of the game, which need no link, left out).
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from _bare_loop import BareLoop
 from _delivery import Delivered, delivered, keys
 from _roles import Role, free_port, quiet_machine, wait_until
 
@@ -85,6 +87,7 @@ class Stage:
         ]
         for role in self.roles:
             role.start()
+        self.bare = BareLoop(PERIOD_S, self.folder / "bare.bin")
         self._carrier = ZenohCarrier(hub, wait_for_hub=False)
         self._said = self._carrier.subscribe(
             make_key(f"run-{RUN}", "overview", "trainer"), capacity=1, newest_only=True
@@ -139,6 +142,7 @@ class Stage:
 
     def close(self) -> None:
         """End everything; the worker first, so that the trainer takes in its last rows."""
+        self.bare.end()
         for role in reversed(self.roles):
             role.end()
         self._carrier.close()
@@ -213,8 +217,8 @@ def report(stage: Stage, streams: list[Delivered], whole: tuple[float, float], c
         shares.append(part)
         print(
             f"  {each.begin - whole[0]:6.1f} s  {each.kind:<5} {each.end - each.begin:5.1f} s: {part:6.3f} "
-            f"of the steps made, {away:4.2f} s in resets; heard again after {each.heard - each.end:5.2f} s  "
-            f"{each.note}"
+            f"of the steps made, {away:4.2f} s in resets; heard again after {each.heard - each.end:5.2f} s; "
+            f"bare loop's gap {1e3 * stage.bare.largest_gap(each.begin, each.end):3.0f} ms  {each.note}"
         )
     overall, away = share(rows, *whole)
     print(f"the whole time: {overall:.3f} of the steps made, {away:.1f} s in resets")

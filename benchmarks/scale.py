@@ -94,11 +94,15 @@ class Sender:
     made: int = 0
     waiting: deque[tuple[int, float]] = field(default_factory=deque)
     ages: list[float] = field(default_factory=list)
+    episode: Rows | None = None
+    """Its rows, made before they are due."""
 
     def tick(self) -> None:
         """Commit the row of a step, and at the end of an episode the final observation with it."""
-        last = self.made % (STEPS + 1) == STEPS - 1
-        rows = rows_of(self.number, self.made, 2 if last else 1, self.outbox.schema.row_dtype)
+        step = self.made % (STEPS + 1)
+        if step == 0 or self.episode is None:
+            self.episode = rows_of(self.number, self.made, STEPS + 1, self.outbox.schema.row_dtype)
+        rows = self.episode[step : step + (2 if step == STEPS - 1 else 1)]
         self.outbox.append(rows)
         self.made += len(rows)
         self.waiting.append((self.made, clock.now()))
