@@ -20,18 +20,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("tickrate.cli.check:main", "examine your interface: spaces, timing, delays, rewards"),
     "hub": ("tickrate.cli.hub:main", "open the place where workers and trainer of several machines meet"),
     "keys": ("tickrate.cli.keys:main", "say who may join a hub: make, add, revoke and list keys"),
+    "trainer": ("tickrate.cli.trainer:main", "learn from what workers send, wherever they are"),
+    "worker": ("tickrate.cli.worker:main", "act on a device and send what happens to the trainer"),
+    "infer": ("tickrate.cli.infer:main", "act for workers whose policy is too large for their machine"),
     "bench": ("tickrate.cli.bench:main", "measure the timing of your live environment"),
 }
 """Subcommands for people: name -> (where it is, one line of help)."""
 
 ROLES: dict[str, str] = {
-    "worker": "tickrate.cli.worker:main",
     "companion": "tickrate.cli.companion:main",
-    "trainer": "tickrate.cli.trainer:main",
-    "infer": "tickrate.cli.infer:main",
     "game": "tickrate.cli.game:main",
 }
-"""Subcommands that `train` starts for itself, one process each."""
+"""Subcommands that others start, one process each."""
 
 
 def usage() -> str:

@@ -117,3 +117,13 @@ def test_many_streams():
     assert index.count == 200
     assert len(index.streams()) == 100
     assert (index.entries["bootstrap"][:200] == np.arange(100, 300)).all()
+
+
+def test_streams_that_join_one_by_one():
+    index = NStepIndex(1000, gamma=0.5, n_step=1, history=0)
+    for stream in range(100):  # each asked about before it is stored, as a replay does
+        rows = rows_of((stream, 0, 0))
+        assert index.fresh(rows).all()
+        index.append(stream, rows)
+        assert not index.fresh(rows).any()
+    assert len(index.streams()) == 100

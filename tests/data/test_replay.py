@@ -334,7 +334,7 @@ def test_a_replay_larger_than_the_memory_is_refused_with_the_numbers(monkeypatch
 
 def test_a_replay_larger_than_the_disk_is_refused_with_the_numbers(monkeypatch, tmp_path):
     monkeypatch.setattr(capacity, "available_disk", lambda folder: 1_000_000)
-    with pytest.raises(ConfigError, match=r"GB of the disk of .* is free"):
+    with pytest.raises(ConfigError, match=r"1.00 MB of the disk of .* is free"):
         Replay(SIMPLE, 1_000_000, path=tmp_path / "rows")
     assert not (tmp_path / "rows").exists()
 

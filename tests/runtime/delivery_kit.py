@@ -175,8 +175,9 @@ class Place:
             for worker in self.workers:
                 if worker.alive and (only is None or worker in only):
                     worker.step()
-            if self.trainer is not None and (only is None or self.trainer in only):
-                step_trainer(self.trainer, self.now)
+            for trainer in [self.trainer] if only is None else only:
+                if isinstance(trainer, Trainer):
+                    step_trainer(trainer, self.now)
             self.now += seconds
 
     def until(self, condition, limit_s=300.0, seconds=0.02):

@@ -19,6 +19,8 @@ from tickrate.wire import messages
 from tickrate.wire.arrays import pack_rows
 from tickrate.wire.carrier import make_key
 
+DIGEST = SCHEMA.digest()
+
 
 def test_all_rows_arrive_once_and_in_order_through_a_small_window(place, monkeypatch):
     monkeypatch.setattr(peers_module, "WINDOW_ROWS", 16)
@@ -202,7 +204,7 @@ def test_a_worker_of_another_schema_is_refused_by_name(place, caplog):
         {"worker": "trainer"},
     ):
         place.ear.publish(key, messages.encode(hello(**{"name": "worker-9"} | named(broken))))
-    place.step(4)
+        place.step(1)
     assert trainer.reception.refused == 11
     assert list(place.peers) == ["worker-0"]
     assert len(place.ledger.streams()) == 1
@@ -217,9 +219,7 @@ def test_rubbish_and_rows_of_strangers_are_left_out_and_counted(place):
     place.step(3)
     boot, outbox = worker.courier.boot, worker.outbox.identity
 
-    digest = SCHEMA.digest()
-
-    def rows(name, digest=digest, boot=boot, outbox=outbox, first=0):
+    def rows(name, digest=DIGEST, boot=boot, outbox=outbox, first=0):
         batch = pack_rows(
             rows_of(0, 3),
             run=RUN,
@@ -288,7 +288,7 @@ def test_reports_become_episodes_of_the_learner(place):
     ("action", "target", "paused", "shutdown"),
     [
         ("pause", "worker", True, False),
-        ("stop_device", "*", True, False),
+        ("stop_device", "all", True, False),
         ("resume", "worker-0", False, False),
         ("shutdown", "worker", False, True),
         ("pause", "worker-1", False, False),
@@ -298,7 +298,7 @@ def test_reports_become_episodes_of_the_learner(place):
 def test_orders_reach_the_control_loop(place, action, target, paused, shutdown):
     worker = place.worker()
     order = messages.Command(run=RUN, worker="launcher", boot=1, target=target, action=action)
-    place.ear.publish(make_key(RUN, "command", "worker"), messages.encode(order))
+    place.ear.publish(make_key(RUN, "command", target), messages.encode(order))
     worker.step()
     orders = worker.outlet.orders()
     assert (orders.paused, orders.shutdown) == (paused, shutdown)
@@ -363,19 +363,17 @@ def test_a_worker_that_never_says_goodbye_holds_the_trainer_up_only_so_long(plac
     assert place.now - began == pytest.approx(trainer_module.LAST_ROWS_S, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("orderly", "patience_s"),
-    [(1, companion_module.DRAIN_PATIENCE_S), (0, companion_module.KILLED_PATIENCE_S)],
-)
-def test_a_companion_without_a_trainer_keeps_the_rows_and_ends(place, caplog, orderly, patience_s):
-    """After a kill of its control process it makes room for its successor's companion at once."""
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_companion_without_a_trainer_keeps_the_rows_and_ends(place, caplog, monkeypatch, successor):
+    """A successor that waits for the outbox gets it at once, when the last row is committed."""
     worker = place.worker()
     worker.drive(2000)
-    worker.outlet.block.set("shutdown", orderly)
+    monkeypatch.setattr(type(worker.outbox), "wanted", property(lambda outbox: successor))
     ended = threading.Event()
     ended.set()
     began = place.now
     worker.companion.run(ended)
+    patience_s = 0.0 if successor else companion_module.DRAIN_PATIENCE_S
     assert place.now - began == pytest.approx(patience_s, abs=0.1)
     assert "2000 rows are not delivered yet: they stay in the outbox" in caplog.text
     worker.kill()
@@ -452,3 +450,32 @@ def test_more_reports_than_are_kept_lose_the_oldest_and_hold_nothing_up(place, m
     place.step(50)
     assert place.learner.episodes[-1]["episode"] == 25
     assert worker.courier.delivered
+
+
+def test_a_full_outbox_asks_the_device_to_wait_before_anything_is_dropped(place):
+    worker = place.worker(config=OutboxConfig(max_bytes=1 << 16, on_full="stop"))
+    made = 0
+    while not worker.outlet.block.get("hold"):
+        worker.drive(10, first=made)
+        made += 10
+        worker.companion.commit()  # the network's side may be stuck meanwhile
+    assert worker.outbox.dropped == worker.outlet.rows.dropped == 0
+    place.start_trainer()
+    place.step(100)
+    assert not worker.outlet.block.get("hold")
+    same_rows(place.journal()["worker-0"], worker.sent)
+
+
+def test_a_worker_that_was_welcomed_at_an_earlier_start_need_not_wait_for_a_trainer(place):
+    worker = place.worker()
+    place.step(5)
+    assert not worker.outlet.block.get("welcomed")
+    place.start_trainer()
+    place.step(5)
+    assert worker.outlet.block.get("welcomed")
+    place.kill_trainer()
+    worker.kill()
+    worker.outlet.block.set("welcomed", 0)
+    worker.start()
+    place.step(5)
+    assert worker.outlet.block.get("welcomed")

@@ -1,6 +1,7 @@
 """The contract of an environment survives the way to the trainer, and hostile descriptions are refused."""
 
 import copy
+import dataclasses
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from runtime_kit import CONTRACT, ScriptedEnvironment
 
-from tickrate.errors import ConfigError, MessageError
+from tickrate.errors import ConfigError, MessageError, RecordError
 from tickrate.runtime.contract import EnvironmentContract
 
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -123,3 +124,33 @@ def test_checksums_are_part_of_the_contract_and_off_in_older_descriptions():
     assert EnvironmentContract.from_dict(older) == CONTRACT
     with pytest.raises(MessageError, match="checksum 'yes'"):
         EnvironmentContract.from_dict(CONTRACT.to_dict() | {"checksum": "yes"})
+
+
+def test_a_declared_history_travels_and_is_stored_once():
+    image = spaces.Box(0, 255, (4, 8, 8), np.uint8)
+    contract = EnvironmentContract(
+        {"image": image, "speed": spaces.Box(0, 1, (1,), np.float32)},
+        spaces.Box(-1, 1, (1,), np.float32),
+        0.05,
+        0,
+        None,
+        stacks={"image": 4},
+    )
+    again = EnvironmentContract.from_dict(json.loads(json.dumps(contract.to_dict())))
+    assert again.stacks == {"image": 4}
+    schema = again.schema()
+    assert schema.digest() == contract.schema().digest()
+    field = schema.observation[0]
+    assert (field.name, field.shape, field.stack, field.nbytes) == ("image", (8, 8), 4, 64)
+    assert contract.difference(again) == ""
+    assert "'o/image' is" in contract.difference(dataclasses.replace(contract, stacks={}))
+
+
+@pytest.mark.parametrize(
+    ("stacks", "words"), [({"image": 3}, "holds 3 frames, but its shape is"), ({"sound": 2}, "not observed")]
+)
+def test_a_history_that_is_none_is_refused(stacks, words):
+    leaves = {"image": spaces.Box(0, 255, (4, 8, 8), np.uint8)}
+    contract = EnvironmentContract(leaves, spaces.Box(-1, 1, (1,), np.float32), 0.05, 0, None, stacks=stacks)
+    with pytest.raises(RecordError, match=words):
+        contract.schema()

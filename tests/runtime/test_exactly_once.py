@@ -40,7 +40,7 @@ def test_through_a_bad_way_the_journal_is_the_sent_list_of_each_worker(place, mo
 @given(seed=st.integers(0, 2**31), kills=st.lists(st.sampled_from("tc01"), min_size=1, max_size=6))
 @settings(max_examples=12, deadline=None, derandomize=True)
 def test_any_order_of_deaths_on_a_bad_way(tmp_path_factory, seed, kills):
-    """t: the trainer dies and comes back; c: a checkpoint is written; 0, 1: a worker's companion dies."""
+    """t: the trainer is killed and comes back; c: a checkpoint is written; 0, 1: a companion is killed."""
     from delivery_kit import Place
 
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -46,7 +46,7 @@ def entry_of(path):
 
 
 def test_a_kill_in_the_middle_of_an_entry_costs_a_number_at_most(open_ledger, tmp_path):
-    """The entry is cut at each byte: what was whole is known, the stream comes again, no two share one."""
+    """The entry is cut at each of its bytes: the stream is known or comes again, no two share a number."""
     path = tmp_path / "ledger"
     ledger = open_ledger(capacity=4)
     ledger.stream("worker-0", 0x0102030405060708 >> 12)

@@ -22,9 +22,10 @@ sys.stdin.read()
 
 def test_a_second_holder_is_told_of_the_first_until_that_one_is_gone(tmp_path):
     path = tmp_path / "lock"
-    told = rf"the folder is in use by process {os.getpid()} on .*lock"
-    with LockFile(path, "the folder"), pytest.raises(FolderInUse, match=told):
+    first = LockFile(path, "the folder")
+    with pytest.raises(FolderInUse, match=rf"the folder is in use by process {os.getpid()} on .*lock"):
         LockFile(path, "the folder")
+    first.close()
     lock = LockFile(path, "the folder")
     lock.close()
     lock.close()

@@ -1,4 +1,4 @@
-"""The outbox keeps what was committed, with its numbers: through kills, full disks and damaged files."""
+"""The outbox keeps what was committed, numbers included: through kills, full disks and damaged files."""
 
 import hashlib
 import json
@@ -109,7 +109,7 @@ def test_what_was_committed_survives_a_kill(open_outbox, tmp_path):
 
 @pytest.mark.parametrize("committed", [1, 59, 60])
 def test_the_overlap_after_a_kill_is_taken_once(open_outbox, committed):
-    """60 rows lie in the shared memory; the companion is killed after committing some and freeing none."""
+    """60 rows lie in the shared memory; the companion is killed after it committed some and freed none."""
     outbox = open_outbox()
     outbox.append(rows(0, 40, episode=3))
     outbox.append(rows(40, committed, episode=3))
@@ -248,7 +248,7 @@ def test_without_its_state_it_is_set_aside_and_begins_anew(open_outbox, tmp_path
 
 
 def test_a_disk_that_was_set_back_gives_no_number_twice(open_outbox, tmp_path):
-    """The file ends below what was acknowledged: the missing rows are delivered, their numbers used."""
+    """The file ends below what was acknowledged: the missing rows are delivered, their numbers are used."""
     identity = fill(open_outbox, acknowledged=40)
     old = (tmp_path / "outbox.seg").read_bytes()
     outbox = open_outbox()

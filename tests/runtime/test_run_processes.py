@@ -239,6 +239,27 @@ def test_a_killed_worker_comes_back_with_new_episode_numbers(start):
     assert run.leftovers() == []
 
 
+def test_of_several_workers_only_the_killed_one_comes_back(start):
+    run = start(*OURS, "--set", "run.workers=2")
+
+    def names():
+        return {e["worker"] for e in run.episodes}
+
+    run.wait_for(lambda: names() == {"worker-0", "worker-1"}, "episodes of both")
+    victim = run.role("worker")
+    victim.send_signal(signal.SIGKILL)
+    run.wait_for(lambda: any(e["episode"] >= 1_000_000 for e in run.episodes), "episodes of the second boot")
+    assert run.words.count("was killed (code -9); started again") == 1
+    many = len(run.episodes)
+    run.wait_for(lambda: {e["worker"] for e in run.episodes[many:]} == names(), "further episodes of both")
+    assert run.end() == 0
+    assert run.leftovers() == []
+    boots = {(e["worker"], e["episode"] // 1_000_000) for e in run.episodes}
+    assert len(boots) == 3
+    keys = [(e["worker"], e["episode"]) for e in run.episodes]
+    assert len(keys) == len(set(keys))
+
+
 def test_an_error_of_the_interface_ends_the_run_with_its_message_and_everything_saved(start):
     run = start(*OURS)
     run.wait_for(run.checkpoints, "checkpoint")

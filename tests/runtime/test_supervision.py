@@ -161,3 +161,38 @@ def test_a_child_has_a_process_group_of_its_own_but_our_session(make):
     child.start()
     assert child.wait(20.0)
     assert child.last_words() == f"True {os.getsid(0)}"
+
+
+def fake_proc(root, processes):
+    (root / "self").mkdir(parents=True)
+    (root / "self" / "autogroup").write_text("/autogroup-7 nice 0\n")
+    for number, (session, command) in enumerate(processes, 100):
+        (root / str(number)).mkdir()
+        (root / str(number) / "stat").write_text(f"{number} (a ) b) S 1 {number} {session} 0 -1\n")
+        (root / str(number) / "cmdline").write_bytes(b"\0".join(w.encode() for w in command.split()) + b"\0")
+    return root
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="autogroups are Linux's")
+@pytest.mark.parametrize(
+    ("processes", "yields"),
+    [
+        ([], True),
+        ([("mine", "python -m tickrate worker a.yaml")], False),
+        ([("other", "python -m tickrate worker a.yaml")], True),
+        ([("mine", "/opt/bin/tickrate worker a.yaml")], False),
+        ([("mine", "python -m tickrate trainer a.yaml"), ("mine", "worker")], True),
+    ],
+)
+def test_a_session_gives_way_unless_a_worker_is_in_it(tmp_path, processes, yields):
+    session = os.getsid(0)
+    told = [(session if whose == "mine" else session + 1, command) for whose, command in processes]
+    proc = fake_proc(tmp_path / "proc", told)
+    assert supervision.yield_session(proc) is yields
+    assert (proc / "self" / "autogroup").read_text() == ("19" if yields else "/autogroup-7 nice 0\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="autogroups are Linux's")
+def test_without_autogroups_nothing_is_written(tmp_path):
+    assert supervision.yield_session(tmp_path) is False
+    assert list(tmp_path.iterdir()) == []

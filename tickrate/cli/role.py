@@ -20,7 +20,7 @@ from tickrate.config.experiment import (
 )
 from tickrate.config.loading import read_yaml
 from tickrate.errors import ConfigError
-from tickrate.runtime.network import NetworkConfig
+from tickrate.runtime.network import DEFAULT_HUB, NetworkConfig, credentials_of
 from tickrate.runtime.run_folder import RunFolder
 
 
@@ -55,14 +55,23 @@ def resolve(options: argparse.Namespace) -> tuple[Experiment, RunFolder]:
         folder = RunFolder(experiment.folder)
     else:
         raise ConfigError("name the experiment file; every role of a run is started with the same one")
-    given = {"hub": options.hub, "key": options.key}
-    changed = {name: value for name, value in given.items() if value is not None}
-    return dataclasses.replace(experiment, network=dataclasses.replace(experiment.network, **changed)), folder
+    network = experiment.network
+    network = network_of(options, network.hub if network.hub != DEFAULT_HUB else "", network.key)
+    return dataclasses.replace(experiment, network=network), folder
 
 
-def network_of(options: argparse.Namespace) -> NetworkConfig:
-    """Return where the hub is, of a command that needs no experiment."""
-    return NetworkConfig(options.hub or NetworkConfig.hub, options.key or "")
+def network_of(options: argparse.Namespace, hub: str = "", key: str = "") -> NetworkConfig:
+    """Return where the hub is: by ``--hub``, else ``hub``, else what the key file says.
+
+    Raises:
+        CredentialsError: if the key file cannot be used.
+    """
+    network = NetworkConfig(options.hub or hub, options.key or key)
+    if not network.hub:
+        credentials = credentials_of(network)
+        said = "" if credentials is None else credentials.hub
+        network = dataclasses.replace(network, hub=said or DEFAULT_HUB)
+    return network
 
 
 def begin_log(role: str) -> None:

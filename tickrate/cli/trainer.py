@@ -19,7 +19,7 @@ from tickrate.runtime.ledger import Ledger
 from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.network import HubWatch, open_carrier
 from tickrate.runtime.run_folder import OnExisting, RunFolder, write_atomically
-from tickrate.runtime.supervision import lower_priority, on_parent_exit
+from tickrate.runtime.supervision import lower_priority, on_parent_exit, yield_session
 from tickrate.runtime.trainer import Trainer
 
 ABOUT = """Learn from what workers send, wherever they are.
@@ -52,6 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     else:
         resume = _prepare(options, experiment, folder)
     lower_priority(experiment.trainer.priority)
+    if not launched and experiment.trainer.priority == "idle":
+        yield_session()
     parts = assembling.learner_parts(experiment)
     with ExitStack() as cleanup:
         cleanup.enter_context(LockFile(folder.lock, f"the run folder {folder.path}"))
@@ -91,4 +93,5 @@ def _prepare(options: argparse.Namespace, experiment: Experiment, folder: RunFol
     folder = assembling.prepare_folder(experiment, on_existing, device=False)
     _log.info("run folder: %s; %s", folder.path, "going on" if resume else "a new run")
     _log.info("hub: %s", experiment.network.hub)
+    write_atomically(folder.hub, experiment.network.hub.encode())  # so that `tickrate status RUN` finds it
     return resume

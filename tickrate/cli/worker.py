@@ -119,7 +119,10 @@ def _act(
         afterwards.callback(guard.finish)
         gc.collect()
         gc.freeze()  # what lives now lives to the end: no collection has to look at it again
-        if launched or _welcomed(outlet, name, stop):
+        if launched:
+            loop.run()
+        elif _welcomed(outlet, name, stop):
+            _log.info("%s acts now; Ctrl-C ends it with the device safe", name)
             loop.run()
     if guard.refusal:
         raise Refused(guard.refusal)
@@ -189,7 +192,11 @@ class _Guard:
             self.refusal = self._companion.last_words(1)
 
     def _watch(self) -> None:
+        next_word = clock.now() + WORD_EVERY_S
         while not self._stop.wait(LOOK_EVERY_S):
+            if self._outlet.block.get("welcomed") and clock.now() >= next_word:
+                next_word = clock.now() + WORD_EVERY_S
+                _log.info("%s; the way out: %s", self._outlet.state_text(), self._outlet.link_text())
             if self._companion.running:
                 continue
             if self._companion.exit_code == REFUSED_CODE:

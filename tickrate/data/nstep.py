@@ -78,7 +78,8 @@ class NStepIndex:
         keys = _keys(rows)[order]
         floor = np.empty(len(rows), np.uint64)
         floor[1:] = keys[:-1] + 1
-        floor[starts] = self._tails["floor"][self._tails_at(rows["stream"][order[starts]])]
+        at = self._tails_at(rows["stream"][order[starts]])  # first: it may make the tails anew
+        floor[starts] = self._tails["floor"][at]
         if not (
             keys >= floor
         ).all():  # a repeated or overtaken row: compare with all before it, stream by stream

@@ -8,7 +8,8 @@ Where things are done, once and for all:
 - **Images stay uint8** from the interface through the replay to the network, which divides by 255. A history
   of frames therefore keeps the dtype of its frame and refuses a float image.
 - **History** is kept by the interface (this class) when the sensor's own rate or its reset matters, and needs
-  nothing else: the replay stores the newest frame of a stacked leaf once.
+  one line: a method ``stacks()`` that returns ``{"image": 4}`` says which leaves are histories of how many
+  frames, and each frame is then sent and stored once.
 """
 
 from __future__ import annotations

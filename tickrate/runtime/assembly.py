@@ -12,7 +12,7 @@ from tickrate import registry
 from tickrate.algorithms.protocol import Algorithm
 from tickrate.data.augment import Mirror
 from tickrate.data.replay import Replay
-from tickrate.errors import ConfigError, RunFolderError, suggest
+from tickrate.errors import ConfigError, RecordError, RunFolderError, suggest
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
@@ -64,6 +64,7 @@ class LearnerParts:
 
         Raises:
             RunFolderError: if ``resume`` is set and there is no checkpoint, or it cannot be used.
+            RecordError: if the journal is damaged, or holds rows of another shape; says what to do.
             ConfigError: if the algorithm cannot learn in these spaces, the replay does not fit into memory,
             or
                 the declared symmetry is none.
@@ -77,15 +78,7 @@ class LearnerParts:
             period_s=contract.period_s,
             action_buffer_length=contract.action_buffer_length,
         )
-        replay = Replay(
-            contract.schema(),
-            self.replay.capacity,
-            gamma=self.replay.gamma,
-            n_step=self.replay.n_step,
-            seed=replay_seed,
-            path=folder.journal if self.journal else None,
-            sync=self.replay.sync,
-        )
+        replay = self._open_replay(contract, folder, replay_seed)
         for note in replay.notes:
             _log.warning("%s", note)
         learner = Learner(
@@ -110,6 +103,23 @@ class LearnerParts:
             else:
                 raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from")
         return learner
+
+    def _open_replay(self, contract: EnvironmentContract, folder: RunFolder, seed: int) -> Replay:
+        try:
+            return Replay(
+                contract.schema(),
+                self.replay.capacity,
+                gamma=self.replay.gamma,
+                n_step=self.replay.n_step,
+                seed=seed,
+                path=folder.journal if self.journal else None,
+                sync=self.replay.sync,
+            )
+        except RecordError as error:
+            raise RecordError(
+                f"this run's journal cannot be used: {error}. Restore a copy of the file, take back the "
+                "change, or start the run anew with --replace"
+            ) from error
 
 
 def mirror_of(contract: EnvironmentContract) -> Mirror | None:

@@ -95,10 +95,12 @@ class Companion:
                 if self._failure is not None:
                     raise self._failure
                 if ended:
+                    if not stop.is_set():
+                        stop.set()  # nothing fills the memory any more: from here on this thread commits
+                        committer.join()
+                    self._commit_all()
                     deadline = min(deadline, clock.now() + DRAIN_PATIENCE_S)
-                    uncommitted = self._outlet.rows.pending()
-                    done = uncommitted == 0 and (self._courier.delivered or self._outbox.wanted)
-                    if done or clock.now() > deadline:
+                    if self._courier.delivered or self._outbox.wanted or clock.now() > deadline:
                         break
                 if not self._courier.busy:
                     clock.sleep(self._poll_s)
@@ -107,8 +109,7 @@ class Companion:
         finally:
             stop.set()
             committer.join()
-        while self.commit() == COMMIT_ROWS:
-            pass
+        self._commit_all()
         if self._outbox.pending:
             _log.warning(
                 "%d rows are not delivered yet: they stay in the outbox, for the next start or --drain",
@@ -123,11 +124,14 @@ class Companion:
     def _commit_until(self, stop: threading.Event) -> None:
         while not stop.wait(COMMIT_EVERY_S):
             try:
-                while self.commit() == COMMIT_ROWS:
-                    pass
+                self._commit_all()
             except Exception as error:  # noqa: BLE001 (raised again in the companion's own thread)
                 self._failure = error
                 return
+
+    def _commit_all(self) -> None:
+        while self.commit() == COMMIT_ROWS:
+            pass
 
     def commit(self) -> int:
         """Move rows from the shared memory to the outbox; return how many.
@@ -139,6 +143,7 @@ class Companion:
         if len(rows):
             self._outbox.append(rows)
             self._outlet.rows.free(len(rows))
+        self._outlet.block.set("hold", int(self._outbox.full))  # here, where no network is waited for
         return len(rows)
 
     # --- the network -----------------------------------------------------------------------------------
@@ -156,7 +161,6 @@ class Companion:
                     summary, run=self._run, worker=self._courier.name, boot=self._courier.boot, sequence=0
                 )
             )
-        outlet.block.set("hold", int(self._outbox.full))
         asked = outlet.inference.version()
         if asked > self._asked and (request := outlet.inference.read()) is not None:
             self._asked = asked
@@ -166,7 +170,7 @@ class Companion:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
             self._say(*self._condition(now))
-            outlet.put_link(f"{self._courier.condition()} {self._diagnose()}".strip())
+            outlet.put_link(self._diagnose() or self._courier.condition())
 
     def _obey(self, heard: Heard) -> None:
         outlet, block = self._outlet, self._outlet.block
@@ -198,6 +202,7 @@ class Companion:
             "worker/outbox_rows": float(outbox.pending + outlet.rows.pending()),
             "worker/outbox_bytes": float(outbox.pending_bytes),
             "worker/dropped_rows": float(outbox.dropped + outlet.rows.dropped),
+            "worker/acknowledgement_age_s": courier.acknowledgement_age_s,
             "worker/rows_sent": float(courier.sender.next),
             "worker/rows_resent": float(courier.sender.resent),
             "worker/reports_sent": float(courier.reports_made),

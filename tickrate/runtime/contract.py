@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ MAX_ELEMENTS = 1 << 25
 """Elements of all leaves together; their bounds take a few hundred MB at most."""
 MAX_LEAVES = 1024
 MAX_AXES = 8
+MAX_STACK = 256
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class EnvironmentContract:
         action_buffer_length: actions in flight that the observation holds.
         mirror: left-right symmetry as the interface declares it, or None.
         checksum: whether the worker's rows carry a hash of each transition.
+        stacks: leaves that are histories, newest frame last, by their length, as the interface declares it
+            (``stacks()``): each frame is sent and stored once.
     """
 
     leaf_spaces: Mapping[str, spaces.Space[Any]]
@@ -44,14 +47,15 @@ class EnvironmentContract:
     action_buffer_length: int
     mirror: Mapping[str, Any] | None
     checksum: bool = False
+    stacks: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, environment: Environment, *, checksum: bool = False) -> EnvironmentContract:
         """Return the contract of an open environment, whose rows are to carry hashes if ``checksum``."""
-        mirror = None
+        mirror, stacks = None, None
         if isinstance(environment, LiveEnvironment):
-            declared = getattr(environment.env.interface, "mirror", None)
-            mirror = declared() if callable(declared) else None
+            mirror = _declared(environment, "mirror")
+            stacks = _declared(environment, "stacks")
         return cls(
             environment.leaf_spaces,
             environment.action_space,
@@ -59,11 +63,12 @@ class EnvironmentContract:
             environment.action_buffer_length,
             mirror,
             checksum,
+            stacks or {},
         )
 
     def schema(self) -> RecordSchema:
         """Return the record schema of this environment."""
-        return record_schema(self.leaf_spaces, self.action_space, checksum=self.checksum)
+        return record_schema(self.leaf_spaces, self.action_space, stacks=self.stacks, checksum=self.checksum)
 
     def difference(self, other: EnvironmentContract) -> str:
         """Return one line that names the first thing in which ``other`` differs, empty if none does.
@@ -97,6 +102,7 @@ class EnvironmentContract:
             "action_buffer_length": self.action_buffer_length,
             "mirror": _plain(self.mirror),
             "checksum": self.checksum,
+            "stacks": dict(self.stacks),
         }
 
     @classmethod
@@ -127,9 +133,12 @@ class EnvironmentContract:
             checksum = data.get("checksum", False)
             if not isinstance(checksum, bool):
                 raise ValueError(f"checksum {checksum!r}")
-        except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
+            stacks = {str(path): int(length) for path, length in data.get("stacks", {}).items()}
+            if any(not 1 <= length <= MAX_STACK for length in stacks.values()):
+                raise ValueError(f"stacks {stacks}")
+        except (KeyError, TypeError, ValueError, OverflowError, AssertionError, AttributeError) as error:
             raise MessageError(f"not the contract of an environment: {error!r}") from error
-        return cls(leaf_spaces, action_space, period_s, length, mirror, checksum)
+        return cls(leaf_spaces, action_space, period_s, length, mirror, checksum, stacks)
 
     @classmethod
     def load(cls, path: Path) -> EnvironmentContract | None:
@@ -144,6 +153,12 @@ class EnvironmentContract:
             return None
         except (ValueError, RecursionError) as error:
             raise MessageError(f"{path} holds no contract of an environment: {error}") from error
+
+
+def _declared(environment: LiveEnvironment, name: str) -> Any:
+    """Return what an optional method of the interface declares, None if it has no such method."""
+    method = getattr(environment.env.interface, name, None)
+    return method() if callable(method) else None
 
 
 def _space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:

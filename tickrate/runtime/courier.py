@@ -115,6 +115,7 @@ class Courier:
         self._foreign = ""
         self._trainer_boot: int | None = None
         self.welcomed = False
+        self._began_at = self._now()
         self.acknowledged_at = self._heard_at = -float("inf")
         self._refused_since: float | None = None
         self._next_greeting = self._next_ping = 0.0
@@ -154,6 +155,13 @@ class Courier:
     def delivered(self) -> bool:
         """Whether everything is acknowledged."""
         return self._outbox.pending == 0 and not self._reports
+
+    @property
+    def acknowledgement_age_s(self) -> float:
+        """Seconds since the last acknowledgement of new rows, 0 while nothing waits for one."""
+        if self._outbox.pending == 0:
+            return 0.0
+        return self._now() - max(self.acknowledged_at, self._began_at)
 
     @property
     def busy(self) -> bool:
@@ -365,7 +373,7 @@ class Courier:
                     commands.append(message)
                 elif isinstance(message, messages.InferReply) and message.boot == self.boot:
                     answers.append(message)
-        mine = [c for c in commands if c.target in ("*", "worker", self.name)]
+        mine = [c for c in commands if c.target in ("all", "worker", self.name)]
         return Heard(weights, mine, answers)
 
     def ask(self, number: int, observation: bytes) -> None:

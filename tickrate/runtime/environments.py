@@ -14,7 +14,7 @@ from tickrate import registry, trees
 from tickrate.clock import Clock
 from tickrate.data.checksums import CHECKSUM_FIELD
 from tickrate.data.schema import Field, RecordSchema
-from tickrate.errors import ConfigError, suggest
+from tickrate.errors import ConfigError, RecordError, suggest
 from tickrate.realtime import ENVIRONMENT_IDS
 from tickrate.realtime.config import RealTimeConfig
 from tickrate.realtime.env import RealTimeEnv
@@ -237,22 +237,42 @@ def open_environment(config: EnvironmentConfig, clock: Clock | None = None) -> E
 
 
 def record_schema(
-    leaf_spaces: Mapping[str, spaces.Space[Any]], action_space: spaces.Box, *, checksum: bool = False
+    leaf_spaces: Mapping[str, spaces.Space[Any]],
+    action_space: spaces.Box,
+    *,
+    stacks: Mapping[str, int] | None = None,
+    checksum: bool = False,
 ) -> RecordSchema:
     """Return the schema of the records that a worker on such an environment writes (floats as float32).
 
     Args:
         leaf_spaces: canonical observation, path -> space.
         action_space: the action space.
+        stacks: leaves whose first axis is a history, newest last, by its length: each frame is sent and
+        stored
+            once.
         checksum: whether each transition carries a hash (`tickrate.data.checksums`).
+
+    Raises:
+        RecordError: if a stack does not fit its leaf, or names none.
     """
-    observation = tuple(_field(path, space) for path, space in leaf_spaces.items())
+    stacks = stacks or {}
+    if foreign := sorted(stacks.keys() - leaf_spaces.keys()):
+        raise RecordError(f"stacks() of the interface names {foreign}, which is not observed")
+    observation = tuple(_field(path, space, stacks.get(path, 1)) for path, space in leaf_spaces.items())
     extras = (CHECKSUM_FIELD,) if checksum else ()
     return RecordSchema(observation=observation, action=_field("action", action_space), extras=extras)
 
 
-def _field(name: str, space: spaces.Space[Any]) -> Field:
+def _field(name: str, space: spaces.Space[Any], stack: int = 1) -> Field:
     assert space.shape is not None  # leaves are Box, Discrete or Multi-...: all have a shape and a dtype
     assert space.dtype is not None
     dtype = np.dtype(np.float32) if np.issubdtype(space.dtype, np.floating) else np.dtype(space.dtype)
-    return Field(name=name, dtype=dtype.name, shape=tuple(space.shape))
+    shape = tuple(space.shape)
+    if stack > 1:
+        if not shape or shape[0] != stack:
+            raise RecordError(
+                f"stacks() of the interface says that {name!r} holds {stack} frames, but its shape is {shape}"
+            )
+        shape = shape[1:]
+    return Field(name=name, dtype=dtype.name, shape=shape, stack=stack)

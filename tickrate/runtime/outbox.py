@@ -81,7 +81,7 @@ class Outbox:
     ) -> None:
         self.schema, self._config = schema, config
         self.notes: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._segment_path, self._state_path = folder / "outbox.seg", folder / "outbox.state"
         row_bytes = schema.stored_bytes + ENTRY.itemsize
         self._capacity = config.max_bytes // row_bytes
@@ -297,8 +297,8 @@ class Outbox:
         """
         with self._lock:
             own = self._segment.read(np.arange(max(self.opened_at, self._segment.oldest), self._segment.head))
-        self.begin_anew(why)
-        self.append(own)
+            self.begin_anew(why)
+            self.append(own)
 
     def close(self) -> None:
         """Let go of the files; what is in them stays."""

@@ -254,6 +254,7 @@ def by_its_own_word(
         rows_dropped=_count(metrics, "worker/dropped_rows"),
         outbox_rows=_count(metrics, "worker/outbox_rows"),
         outbox_bytes=_count(metrics, "worker/outbox_bytes"),
+        acknowledgement_age_s=_plain(metrics.get("worker/acknowledgement_age_s")),
         policy_version=_count(metrics, "worker/policy_version") or None,
         metrics=_all_plain(metrics),
         alarms=alarms,

@@ -218,7 +218,7 @@ def check_worker_name(name: str) -> None:
         )
 
 
-Code = Literal["mismatch", "evicted", "duplicate", "version", "full"]
+Code = Literal["mismatch", "evicted", "duplicate", "full"]
 
 
 def refusal_to(message: messages.Message, code: Code, text: str) -> messages.Refusal:

@@ -95,8 +95,13 @@ class Reception:
                 self._take_rows(payload)
         for payload in pings:
             self._take_ping(payload)
+        hellos: dict[tuple[str, int], messages.Hello] = {}
         for payload in self._hellos.drain(100):
-            self._take_hello(payload)
+            hello = self._decode(payload)
+            if isinstance(hello, messages.Hello):
+                hellos[hello.worker, hello.boot] = hello  # of several in a row the newest says it all
+        for hello in hellos.values():
+            self._take_hello(hello)
         for payload in self._reports.drain(100):
             self._take_report(payload)
         for payload in self._statuses.drain(1000):
@@ -133,10 +138,7 @@ class Reception:
 
     # --- workers ---------------------------------------------------------------------------------------
 
-    def _take_hello(self, payload: bytes) -> None:
-        hello = self._decode(payload)
-        if not isinstance(hello, messages.Hello):
-            return
+    def _take_hello(self, hello: messages.Hello) -> None:
         if hello.role == "trainer":
             self._incumbency.meet(hello)
         elif hello.role == "worker" and (reason := self.peers.evicted(hello)) is not None:

@@ -150,6 +150,40 @@ def lower_priority(priority: Priority) -> None:
         os.nice(19 if priority == "idle" else 10)
 
 
+def yield_session(proc: Path = Path("/proc")) -> bool:
+    """Let the whole session of this process give way to others; return whether it does now.
+
+    For a trainer in a terminal of its own: Linux's autogroups share a core between sessions as between
+    equals, whatever the priority within each. A session that holds a worker as well is left as it is.
+
+    Args:
+        proc: where the system tells of its processes.
+    """
+    group = proc / "self" / "autogroup"
+    if sys.platform != "linux" or not group.exists() or _worker_in_session(proc, os.getsid(0)):
+        return False
+    try:
+        group.write_text("19", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def _worker_in_session(proc: Path, session: int) -> bool:
+    for entry in proc.glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            # The name in parentheses may hold anything; state, parent, group and session follow it.
+            member = (
+                int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[3]) == session
+            )
+        except (OSError, ValueError, IndexError):
+            continue
+        if member and b"worker" in words and any(b"tickrate" in word for word in words):
+            return True
+    return False
+
+
 def wait_for(condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.02) -> bool:
     """Poll ``condition`` until it is true or the time is over; return whether it came true."""
     deadline = clock.now() + timeout_s

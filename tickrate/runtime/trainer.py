@@ -13,6 +13,7 @@ from tickrate.runtime.courier import TRAINER
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.ledger import Ledger
 from tickrate.runtime.overview import overview
+from tickrate.runtime.peers import STALLED_AFTER_S
 from tickrate.runtime.reception import Reception
 from tickrate.wire import messages
 from tickrate.wire.carrier import Carrier, make_key
@@ -67,6 +68,7 @@ class Trainer:
         self._newest: bytes | None = None
         self._trouble = ""
         self._next_status = self._next_log = self._next_checkpoint = 0.0
+        self._next_word = clock.now() + REMIND_EVERY_S
         self.reception = Reception(carrier, run, self._boot, ledger, self._open, self._send_newest)
         self.reception.peers.contract = contract
 
@@ -116,10 +118,29 @@ class Trainer:
         if now >= self._next_log:
             self._next_log = now + learner.config.log_every_s
             self._log(learner)
+        if now >= self._next_word:
+            self._next_word = now + REMIND_EVERY_S
+            self._say_how_it_stands(learner, now)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + learner.config.checkpoint_every_s
             if learner.limiter.updates > 0:
                 self._save(learner)
+
+    def _say_how_it_stands(self, learner: Learner, now: float) -> None:
+        """Log one line for who reads along in a terminal: who is there, what comes, what is learned."""
+        peers = self.reception.peers.all()
+        silent = [peer for peer in peers if now - peer.heard_at > STALLED_AFTER_S]
+        _log.info(
+            "%d steps, %d updates, policy %d; %d of %d workers, %.1f rows/s%s%s",
+            learner.limiter.steps,
+            learner.limiter.updates,
+            learner.version,
+            len(peers) - len(silent),
+            len(peers),
+            sum(peer.rate.per_second() for peer in peers),
+            "".join(f"; {peer.name} silent for {now - peer.heard_at:.0f} s" for peer in silent),
+            "" if self._carrier.connected else f"; no hub: {self._diagnose() or 'dialling'}",
+        )
 
     def _waited_for(self, learner: Learner) -> bool:
         """Tell whether a synchronous worker may be waiting and everything due is done.

@@ -37,6 +37,14 @@ METRICS: dict[str, Metric] = {
     "eval/lap_time_s": Metric(
         "s", "eval lap", "Best full lap of an evaluation episode; absent in episodes without one."
     ),
+    "eval/length_steps": Metric("steps", "eval length", "Steps of an evaluation episode."),
+    "eval/score": Metric(
+        "",
+        "score",
+        "What evaluations compare: the environment's own score, or the return where it has none.",
+    ),
+    "eval/best_score": Metric("", "best", "The best evaluation so far: the worst score among its episodes."),
+    "eval/best_version": Metric("", "best policy", "Version of the policy with the best evaluation so far."),
     # The control loop, since its last report.
     "timing/lateness_p50_ms": Metric(
         "ms", "late p50", "Median lateness of a step's command against the planned start of the step."
@@ -53,6 +61,9 @@ METRICS: dict[str, Metric] = {
     "learn/updates_per_s": Metric("1/s", "updates/s", "Gradient updates per second of wall time, recently."),
     "learn/updates": Metric(
         "updates", "updates", "Gradient updates since the start of the run, resumes included."
+    ),
+    "learn/updates_per_step": Metric(
+        "updates", "updates/step", "Updates made per training step after the warm-up; the effective ratio."
     ),
     "learn/critic_loss": Metric("", "critic loss", "Mean squared error of the critics against their target."),
     "learn/actor_loss": Metric("", "actor loss", "Mean of alpha * log-probability minus Q over a batch."),
@@ -72,9 +83,44 @@ METRICS: dict[str, Metric] = {
     "worker/dropped_rows": Metric(
         "rows",
         "dropped",
-        "Rows dropped unsent since the worker's start, because its buffer was full; should be 0.",
+        "Rows dropped undelivered in the outbox's life, as it or the shared memory was full; should be 0.",
     ),
-    "worker/outbox_rows": Metric("rows", "outbox", "Rows that wait in the worker to be sent."),
+    "worker/outbox_rows": Metric(
+        "rows",
+        "outbox",
+        "Rows that wait in the worker for the trainer's acknowledgement, on the disk or on their way to it.",
+    ),
+    "worker/outbox_bytes": Metric("bytes", "outbox bytes", "Size of the rows that wait in the outbox."),
+    "worker/acknowledgement_age_s": Metric(
+        "s", "ack age", "Time since new rows were acknowledged last; 0 while none wait for it."
+    ),
+    "worker/rows_sent": Metric("rows", "sent", "Number of the next row to be sent, in the outbox's count."),
+    "worker/rows_resent": Metric(
+        "rows", "resent", "Rows sent again since the companion's start, because they were lost on the way."
+    ),
+    "worker/reports_sent": Metric(
+        "episodes", "reports", "Episodes that the companion has had to report since its start."
+    ),
+    "worker/policy_version": Metric(
+        "", "policy", "Version of the newest policy that has reached the worker."
+    ),
+    "trainer/workers": Metric("workers", "workers", "Workers that have joined since the trainer's start."),
+    "trainer/steps": Metric("steps", "steps", "Training steps of the run so far, resumes included."),
+    "trainer/policy_version": Metric("", "policy", "Version of the newest policy handed out."),
+    "trainer/lost_rows": Metric(
+        "rows",
+        "lost",
+        "Rows that full outboxes had dropped before they could be delivered; should be 0.",
+    ),
+    "trainer/repeated_rows": Metric(
+        "rows", "repeated", "Rows that came again and were left out; the price of a bad way."
+    ),
+    "trainer/spoilt_rows": Metric(
+        "rows", "spoilt", "Rows left out because a number in them was not finite; should be 0."
+    ),
+    "trainer/refused_messages": Metric(
+        "messages", "refused", "Messages left out as damaged, foreign, too large or of another version."
+    ),
 }
 
 

@@ -37,6 +37,8 @@ def access_rules(entries: Iterable[Entry]) -> dict[str, Any]:
         ]
         if entry.role != "viewer":
             here = [f"tickrate/*/present/{entry.name}"]
+            if entry.role == "trainer":
+                here.append("tickrate/*/present/inference")  # who acts for workers holds the trainer's key
             rules.append(_rule(f"{entry.name} is present", "liveliness_token", "ingress", here))
         _grant(sections, entry.name, [rule for rule in rules if rule["key_exprs"]])
     return {"enabled": True, "default_permission": "deny", **sections}

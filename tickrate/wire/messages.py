@@ -113,6 +113,7 @@ class RowBatch(Message, frozen=True, kw_only=True, tag="rows"):
 
     outbox: Count
     count: Count
+    """How many rows."""
     oldest: Count = 0
     """See `Ping`."""
     schema_digest: Name
@@ -150,10 +151,10 @@ class Ack(Message, frozen=True, kw_only=True, tag="ack"):
 class Refusal(Message, frozen=True, kw_only=True, tag="refusal"):
     """The trainer takes nothing from this boot of a worker (or, to ``trainer``, from that trainer)."""
 
-    code: Literal["mismatch", "evicted", "duplicate", "version", "full"]
+    code: Literal["mismatch", "evicted", "duplicate", "full"]
     """``mismatch``: other spaces or timing. ``evicted``: it was silent and another start took its name.
-    ``duplicate``: another process of this name is connected. ``version``: another protocol. ``full``: no room
-    for one more stream."""
+    ``duplicate``: another process of this name is connected. ``full``: no room for one more
+    stream."""
     text: Text
     """What to tell the person at the worker: both sides, and the leaf that differs."""
 
@@ -211,7 +212,7 @@ class Command(Message, frozen=True, kw_only=True, tag="command"):
     """What a person asks of a role."""
 
     target: Name
-    """Name of the role, or ``*`` for all."""
+    """Name of the role, ``worker`` for all workers, or ``all``; the last part of the key as well."""
     action: Literal["pause", "resume", "stop_device", "shutdown"]
 
 
