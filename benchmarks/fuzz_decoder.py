@@ -41,7 +41,7 @@ def fuzz(name: str, seconds: float, folder: Path, scratch: Path) -> None:
     """
     import atheris
 
-    with atheris.instrument_imports(include=["tickrate", "_fuzz_targets"]):
+    with atheris.instrument_imports(include=["tickrate", "_fuzz_targets", "_fuzz_changes"]):
         import _fuzz_targets
     target = _fuzz_targets.TARGETS[name]
     corpus, files = scratch / "corpus", scratch / "files"
