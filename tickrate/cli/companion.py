@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import shutil
 import signal
 import threading
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.run_folder import RunFolder, WorkerFolder
 from tickrate.runtime.supervision import on_parent_exit
 from tickrate.runtime.weights_file import WeightsFile
+from tickrate.runtime.worker_config import WorkerConfig
 from tickrate.wire.carrier import Carrier
 
 _log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--run", required=True, help="name of the run on the wire")
     parser.add_argument("--name", required=True, help="name of the worker")
     parser.add_argument("--shared", type=Path, required=True, help="folder of the worker's shared memory")
+    parser.add_argument("--left", type=Path, help="memory that a killed worker and companion may have left")
     options = parser.parse_args(arguments)
     begin_log("companion")
     place = WorkerFolder(options.worker_dir)
@@ -54,12 +57,14 @@ def main(arguments: Sequence[str]) -> int:
         cleanup.callback(lambda: outlet.close(remove=control_ended.is_set()))
         outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox, patience_s=HANDOVER_PATIENCE_S)
         cleanup.callback(outbox.close)
+        if options.left is not None:
+            take_over(options.left, outbox)
         carrier = cleanup.enter_context(open_carrier(experiment.network))
         courier = _courier(
             experiment, outbox, outlet.contract, options.run, options.name, experiment.worker.purpose, carrier
         )
         weights = WeightsFile(place.policy, outbox.life)
-        if (kept := weights.read()) is not None:
+        if (kept := weights.read()) is not None and kept[0] > outlet.weights.version():
             outlet.weights.write(*kept)
         try:
             poll_s = INFERENCE_POLL_S if experiment.worker.remote.enabled else POLL_S
@@ -67,11 +72,32 @@ def main(arguments: Sequence[str]) -> int:
             companion = Companion(
                 outlet, outbox, courier, options.run, weights.keep, watch.reason, poll_s=poll_s
             )
+            companion.takes_weights = takes_weights(experiment.worker)
             companion.run(control_ended)
         except WireError as error:
             print(error, flush=True)
             return 2
     return 0
+
+
+def take_over(left: Path, outbox: Outbox) -> None:
+    """Commit the rows that a worker left in memory when it was killed together with its companion."""
+    try:
+        outlet = SharedOutlet.attach(left)
+    except WireError:
+        shutil.rmtree(left, ignore_errors=True)  # half made, or already half removed
+        return
+    if outlet.schema.digest() == outbox.schema.digest():
+        rows = outlet.rows.pop(outlet.rows.capacity)
+        outbox.append(rows)
+        if len(rows):
+            _log.warning("%d rows were left in memory by a killed worker: they are committed now", len(rows))
+    outlet.close(remove=True)
+
+
+def takes_weights(config: WorkerConfig) -> bool:
+    """Tell whether the worker acts with the trainer's weights, and does so itself."""
+    return config.purpose != "expert" and not config.remote.enabled
 
 
 def check_drainable(place: WorkerFolder) -> None:

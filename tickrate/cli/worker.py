@@ -93,7 +93,9 @@ def _act(
     with ExitStack() as afterwards, closing(open_environment(config)) as environment:
         contract = EnvironmentContract.of(environment, checksum=experiment.worker.checksum)
         write_atomically(place.contract, json.dumps(contract.to_dict()).encode())
+        left = place.left_memory()
         outlet = SharedOutlet.create(contract)
+        write_atomically(place.memory, str(outlet.folder).encode())
         afterwards.callback(outlet.close, remove=True)
         loop = ControlLoop(
             environment,
@@ -110,6 +112,7 @@ def _act(
             [
                 *("--worker-dir", str(place.path), "--run", folder.wire_name, "--name", name),
                 *("--shared", str(outlet.folder)),
+                *(("--left", str(left)) if left is not None else ()),
             ],
             folder.log(f"companion-{name}"),
             threads=1,

@@ -58,6 +58,8 @@ class Companion:
     ) -> None:
         self._outlet, self._outbox, self._courier, self._run = outlet, outbox, courier, run
         self._keep_weights, self._diagnose, self._poll_s = keep_weights, diagnose, poll_s
+        self.takes_weights = True
+        """False where the worker acts with weights of its own, or elsewhere: none are kept for it then."""
         self._next_status = 0.0
         self._asked = outlet.inference.version()
         self._failure: Exception | None = None
@@ -180,7 +182,7 @@ class Companion:
             else:
                 block.set("paused", int(command.action != "resume"))
         weights = heard.weights
-        if weights is not None and weights.version > outlet.weights.version():
+        if self.takes_weights and weights is not None and weights.version > outlet.weights.version():
             outlet.weights.write(weights.version, weights.payload)
             self._keep_weights(weights, self._outbox.life)
         for answer in heard.answers[-1:]:

@@ -28,6 +28,7 @@ from tickrate.runtime.recorder import Row
 from tickrate.runtime.register import Register
 from tickrate.runtime.remote_format import ANSWER_BYTES, InferenceFormat
 from tickrate.runtime.row_ring import RowRing
+from tickrate.runtime.run_folder import MEMORY_PREFIX
 from tickrate.runtime.shared_file import shared_folder
 
 ROWS_CAPACITY = 4096
@@ -68,7 +69,7 @@ class SharedOutlet:
     @classmethod
     def create(cls, contract: EnvironmentContract) -> SharedOutlet:
         """Make the memory, in a new folder of its own; the control process does."""
-        folder = Path(tempfile.mkdtemp(prefix="tickrate-", dir=shared_folder()))
+        folder = Path(tempfile.mkdtemp(prefix=MEMORY_PREFIX, dir=shared_folder()))
         (folder / "contract.json").write_text(json.dumps(contract.to_dict()), encoding="utf-8")
         return cls._map(folder, contract, create=True)
 

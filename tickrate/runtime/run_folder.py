@@ -18,6 +18,8 @@ from tickrate.errors import FolderInUse, RunFolderError
 from tickrate.runtime.lock_file import LockFile
 
 OnExisting = Literal["refuse", "resume", "replace"]
+MEMORY_PREFIX = "tickrate-"
+"""How the names of shared memory folders begin; nothing else is ever taken over and removed."""
 KEPT_CHECKPOINTS = 2
 """Complete checkpoints that stay; older ones are deleted once a newer one is complete."""
 
@@ -235,6 +237,11 @@ class WorkerFolder:
         return self.path / "lock"
 
     @property
+    def memory(self) -> Path:
+        """Where the memory lies that control process and companion share, as text."""
+        return self.path / "memory"
+
+    @property
     def contract(self) -> Path:
         """The environment's contract, for delivering without the device."""
         return self.path / "contract.json"
@@ -259,6 +266,14 @@ class WorkerFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be written ({error.strerror})") from error
+
+    def left_memory(self) -> Path | None:
+        """Return the shared memory that an earlier start left behind: both its processes were killed."""
+        try:
+            left = Path(self.memory.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return left if left.name.startswith(MEMORY_PREFIX) and left.is_dir() else None
 
     def next_boot(self) -> int:
         """Return how often this worker was started before, and count one more.

@@ -1,4 +1,4 @@
-"""What joins the roles of a run: messages, row batches, credits, and the carriers that move them.
+"""What joins the roles of a run: messages, row batches, their delivery, and the carriers that move them.
 
 `ZenohHub` and `ZenohCarrier` are in `tickrate.wire.zenoh_carrier`, so that the in-memory mode loads no Zenoh.
 """

@@ -2,7 +2,7 @@
 
 A carrier delivers payloads to whoever listens at the time, and may lose them when the way is broken. What one
 publisher sends reaches one mailbox in order; two mailboxes are not ordered against each other. "Nothing lost,
-nothing twice" is made above it, from numbers and credits.
+nothing twice" is made above it, from numbers and acknowledgements.
 
 Keys have four parts, ``tickrate/<run>/<kind>/<worker>``; in the key of a subscription a part may be ``*``.
 """
