@@ -7,10 +7,9 @@ format has one, the input is tried as it is and once more with its checksum put 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import json
 import re
+import struct
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -29,12 +28,16 @@ from tickrate import artefact
 from tickrate.data import segment_file, snapshot
 from tickrate.data.records import Segment
 from tickrate.data.schema import Field, RecordSchema
-from tickrate.errors import MessageError, PolicyError, RecordError, VersionMismatch, WireError
+from tickrate.errors import MessageError, PolicyError, RecordError, Refused, VersionMismatch, WireError
 from tickrate.games.circuit import protocol
 from tickrate.policy import Policy
 from tickrate.runtime import shared_file
 from tickrate.runtime.contract import EnvironmentContract
+from tickrate.runtime.ledger import Ledger
+from tickrate.runtime.remote_format import InferenceFormat
+from tickrate.runtime.weights_file import WeightsFile
 from tickrate.wire import arrays, messages
+from tickrate.wire.credentials import Credentials
 
 SCHEMA = RecordSchema(
     (Field("speed", "float32", (2,)), Field("camera", "uint8", (8, 8), stack=4)),
@@ -157,13 +160,50 @@ BODIES = [msgspec.msgpack.decode(example[4:]) for example in EXAMPLES]
 
 
 def decode_rows(data: bytes) -> None:
-    """Take the count from the first bytes and the rows from the rest."""
+    """Take packing and count from the first bytes and the rows from the rest."""
     batch = msgspec.structs.replace(
-        BATCH, count=int.from_bytes(data[:6], "little"), rows=data[6:], crc32=zlib.crc32(data[6:])
+        BATCH,
+        packing="zlib" if data[:1] == b"z" else "raw",
+        count=int.from_bytes(data[1:6], "little"),
+        rows=data[6:],
+        crc32=zlib.crc32(data[6:]),
     )
     rows = arrays.unpack_rows(batch, SCHEMA.row_dtype, BATCH.schema_digest)
     assert len(rows) == batch.count
     rows.tolist()
+
+
+def row_seeds() -> list[bytes]:
+    count, rows = (3).to_bytes(5, "little"), ROWS.tobytes()
+    return [
+        b"r" + count + rows,
+        b"z" + count + zlib.compress(rows),
+        b"z" + count + zlib.compress(bytes(1 << 22)),
+    ]
+
+
+INFERENCE = InferenceFormat(
+    {"speed": spaces.Box(-1.0, 1.0, (2,)), "camera": spaces.Box(0, 255, (4, 4), np.uint8)},
+    spaces.Box(-1.0, 1.0, (2,)),
+)
+
+
+def decode_inference(data: bytes) -> None:
+    """Read a request and an answer; a request that is accepted can be answered."""
+    try:
+        request = INFERENCE.read_request(data)
+        answer = INFERENCE.read_answer(INFERENCE.answer(request, 1, ready=True, actions=np.zeros((3, 2))))
+        assert (answer.session, answer.number) == (request.session, request.number)
+    except MessageError:
+        pass
+    INFERENCE.read_answer(data)
+
+
+def inference_seeds() -> list[bytes]:
+    leaves = {"speed": np.zeros(2), "camera": np.ones((4, 4))}
+    request = INFERENCE.request(7, 8, 1, leaves)
+    asked = INFERENCE.read_request(request)
+    return [request, INFERENCE.answer(asked, 9, ready=True, actions=np.ones((3, 2)))]
 
 
 # --- descriptions ------------------------------------------------------------------------------------------
@@ -360,7 +400,43 @@ def decode_shared_file(data: bytes) -> None:
             pass
 
 
-# --- the game, and what may not be there -------------------------------------------------------------------
+def decode_ledger(data: bytes) -> None:
+    """Overwrite the streams of a good ledger; one that is accepted takes two more, or says it is full."""
+    path = FOLDER / "ledger"
+    path.unlink(missing_ok=True)
+    Ledger(path, 5, capacity=4).close()
+    whole = bytearray(path.read_bytes())
+    whole[LEDGER_HEAD : LEDGER_HEAD + len(data)] = data
+    path.write_bytes(whole[: path.stat().st_size])
+    with Ledger(path, 5, capacity=4) as ledger:
+        for name in ("w0", "w1"):
+            try:
+                ledger.advance(ledger.stream(name, 1), 10)
+            except Refused:
+                pass
+        for number in ledger.streams():
+            ledger.expected(number)
+
+
+LEDGER_HEAD = 4096
+
+
+def ledger_seeds() -> list[bytes]:
+    path = FOLDER / "ledger"
+    path.unlink(missing_ok=True)
+    with Ledger(path, 5, capacity=4) as ledger:
+        for number, name in enumerate(("w0", "w1")):
+            ledger.advance(ledger.stream(name, 1 << number), 100)
+    return [path.read_bytes()[LEDGER_HEAD:]]
+
+
+def decode_weights_file(data: bytes) -> None:
+    """Read the policy that a worker kept on its disk; it is never an error, only no policy."""
+    found = WeightsFile(written(data), 5).read()
+    assert found is None or isinstance(found[1], bytes)
+
+
+# --- the game, and credentials -------------------------------------------------------------------
 
 
 def decode_circuit(data: bytes) -> None:
@@ -381,15 +457,13 @@ def circuit_seeds() -> list[bytes]:
 
 def decode_credentials(data: bytes) -> None:
     """Read a credentials file."""
-    credentials = importlib.import_module("tickrate.wire.credentials")
     path = written(data)
     path.chmod(0o600)
-    credentials.Credentials.load(path)
+    Credentials.load(path)
 
 
 def credentials_seeds() -> list[bytes]:
-    credentials = importlib.import_module("tickrate.wire.credentials")
-    return [msgspec.json.encode(example_of(msgspec.inspect.type_info(credentials.Credentials)))]
+    return [msgspec.json.encode(example_of(msgspec.inspect.type_info(Credentials)))]
 
 
 TARGETS: dict[str, Target] = {
@@ -398,7 +472,8 @@ TARGETS: dict[str, Target] = {
         (MessageError, VersionMismatch),
         lambda: [*EXAMPLES, *(TREE_SEED + bytes([n]) for n in range(len(EXAMPLES)))],
     ),
-    "rows": Target(decode_rows, (MessageError,), lambda: [(3).to_bytes(6, "little") + ROWS.tobytes()]),
+    "rows": Target(decode_rows, (MessageError,), row_seeds),
+    "inference": Target(decode_inference, (MessageError,), inference_seeds),
     "schema": Target(decode_schema, (RecordError,), lambda: [SCHEMA.to_json().encode(), TREE_SEED]),
     "contract": Target(
         decode_contract,
@@ -416,7 +491,10 @@ TARGETS: dict[str, Target] = {
         decode_snapshot, (RecordError,), lambda: [json.dumps(SNAPSHOT_HEADER).encode(), TREE_SEED]
     ),
     "shared file": Target(decode_shared_file, (), lambda: [json.dumps(DESCRIPTION).encode(), TREE_SEED]),
+    "ledger": Target(decode_ledger, (RecordError,), ledger_seeds),
+    "weights file": Target(
+        decode_weights_file, (), lambda: [struct.pack("<8sQQI", b"TICKPOL\0", 3, 5, zlib.crc32(b"x")) + b"x"]
+    ),
     "circuit": Target(decode_circuit, (), circuit_seeds),
+    "credentials": Target(decode_credentials, (WireError,), credentials_seeds),
 }
-if importlib.util.find_spec("tickrate.wire.credentials") is not None:
-    TARGETS["credentials"] = Target(decode_credentials, (WireError,), credentials_seeds)

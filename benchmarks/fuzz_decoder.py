@@ -1,7 +1,7 @@
 """Claim: nothing that arrives from outside gets past a decoder except as the error its documentation names.
 
 Atheris (libFuzzer for Python) throws mutated bytes at everything that decodes what a network or a file gave:
-messages, rows, schemas, contracts, policies, journals, snapshots, shared files, the game's packets,
+messages, rows, inference, schemas, contracts, policies, journals, snapshots, ledgers, the game's packets,
 credentials. Each decoder has a process of its own, an equal share of the time, valid bytes to start from, and
 coverage of tickrate's code to be led by; inputs are also read as changes to a valid description, and their
 checksums are put right. Bars: no other exception comes out (an escape), no input takes more than 5 s or lets

@@ -91,6 +91,7 @@ def test_bytes_go_through_both_ways_and_are_counted(ends):
     assert read_exactly(server, 4) == b"ping"
     server.sendall(b"answer")
     assert read_exactly(client, 6) == b"answer"
+    until(lambda: ends.proxy.counters.bytes_back == 6)  # counted just after it was delivered
     counters = ends.proxy.counters
     assert (counters.bytes_forward, counters.bytes_back) == (4, 6)
     assert (counters.connections, counters.open, counters.refused, counters.cuts) == (1, 1, 0, 0)
