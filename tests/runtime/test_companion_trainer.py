@@ -9,8 +9,8 @@ from runtime_kit import CONTRACT, SCHEMA, policy_bytes, rows_of
 
 from tickrate import __version__
 from tickrate.runtime import companion as companion_module
-from tickrate.runtime import courier as courier_module
 from tickrate.runtime import peers as peers_module
+from tickrate.runtime import report_queue
 from tickrate.runtime import trainer as trainer_module
 from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.outbox import OutboxConfig
@@ -438,7 +438,7 @@ def test_episodes_that_end_before_there_is_a_trainer_are_reported_to_it(place):
 
 
 def test_more_reports_than_are_kept_lose_the_oldest_and_hold_nothing_up(place, monkeypatch):
-    monkeypatch.setattr(courier_module, "BUFFERED_REPORTS", 10)
+    monkeypatch.setattr(report_queue, "BUFFERED_REPORTS", 10)
     worker = place.worker()
     for number in range(25):
         worker.finish(number)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
 import socket
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +16,7 @@ from tickrate import __version__, clock
 from tickrate.errors import Refused, VersionMismatch, WireError
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.outbox import Outbox
+from tickrate.runtime.report_queue import ReportQueue
 from tickrate.wire import messages
 from tickrate.wire.address import listen
 from tickrate.wire.arrays import Compression, pack_rows
@@ -41,12 +40,6 @@ REFUSAL_PATIENCE_S = 12.0
 """Seconds to try again while another process of this name seems to be there: a stalled one is evicted by
 then."""
 GREET_EVERY_S = 1.0
-REPORTS_AGAIN_S = 2.0
-"""Episode reports that are not acknowledged for so long are sent again."""
-BUFFERED_REPORTS = 10_000
-"""Episode reports kept while no trainer takes them; beyond it the oldest are dropped."""
-REPORTS_UNDER_WAY = 64
-"""Reports sent before the first of them is acknowledged."""
 
 Purpose = Literal["train", "expert", "test", "drain"]
 
@@ -108,9 +101,7 @@ class Courier:
         self._batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
         self.sender = Sender(outbox.oldest)
         self.offset = ClockOffset()
-        self._reports: deque[messages.EpisodeReport] = deque(maxlen=BUFFERED_REPORTS)
-        self.reports_made = self._reports_sent = self._reports_acknowledged = 0
-        self._report_moved_at = 0.0
+        self._reports = ReportQueue()
         self._sent_to = 0
         self.set_aside = 0
         self._left_out = 0
@@ -156,7 +147,7 @@ class Courier:
     @property
     def delivered(self) -> bool:
         """Whether everything is acknowledged."""
-        return self._outbox.pending == 0 and not self._reports
+        return self._outbox.pending == 0 and len(self._reports) == 0
 
     @property
     def acknowledgement_age_s(self) -> float:
@@ -201,7 +192,7 @@ class Courier:
         """Send nothing more until the trainer has welcomed us (again)."""
         self.welcomed = False
         self.sender.forget_grant()
-        self._reports_sent = self._reports_acknowledged
+        self._reports.rewind()
 
     def _greet(self) -> None:
         outbox = self._outbox
@@ -220,7 +211,7 @@ class Courier:
                 outbox=outbox.identity,
                 oldest=outbox.oldest,
                 head=outbox.head,
-                reports=self._reports_acknowledged,
+                reports=self._reports.acknowledged,
                 life=outbox.life,
             ),
         )
@@ -270,12 +261,8 @@ class Courier:
             self.acknowledged_at = now
         outbox.acknowledge(ack.acknowledged)
         if ack.resend:
-            self._reports_sent = self._reports_acknowledged
-        if ack.reports > self._reports_acknowledged:
-            self._reports_acknowledged = min(ack.reports, self.reports_made)
-            self._report_moved_at = now
-        while self._reports and self._reports[0].sequence <= self._reports_acknowledged:
-            self._reports.popleft()
+            self._reports.rewind()
+        self._reports.on_ack(ack.reports, now)
 
     def _begin_anew(self, why: str) -> None:
         _log.warning("%s: %d rows were undelivered", why, self._outbox.pending)
@@ -316,7 +303,7 @@ class Courier:
         sender.skip_to(outbox.oldest)
         if sender.overdue(now):
             sender.rewind(now)
-            self._reports_sent = self._reports_acknowledged
+            self._reports.rewind()
         for _ in range(BATCHES_A_STEP):
             count = sender.may_send(outbox.head, self._batch_rows)
             if count == 0:
@@ -339,26 +326,17 @@ class Courier:
             self._publish("rows", batch, wait=True)
             sender.sent(count, now)
             self._sent_to = max(self._sent_to, sender.next)
-        self._deliver_reports(now)
-
-    def _deliver_reports(self, now: float) -> None:
-        if not self._reports:
-            return
-        if self._reports_sent > self._reports_acknowledged and now - self._report_moved_at > REPORTS_AGAIN_S:
-            self._reports_sent = self._reports_acknowledged  # one was lost on the way
-        limit = self._reports_acknowledged + REPORTS_UNDER_WAY
-        for report in itertools.islice(self._reports, REPORTS_UNDER_WAY):
-            if self._reports_sent < report.sequence <= limit:
-                self._publish("report", report, wait=True)
-                self._reports_sent, self._report_moved_at = report.sequence, now
+        for report in self._reports.due(now):
+            self._publish("report", report, wait=True)
 
     def report(self, report: messages.EpisodeReport) -> None:
         """Deliver an episode's report; it is numbered here."""
-        if len(self._reports) == BUFFERED_REPORTS:  # the oldest gives way: the trainer must not wait for it
-            self._reports_acknowledged = self._reports[0].sequence
-            self._start_over()
-        self.reports_made += 1
-        self._reports.append(msgspec.structs.replace(report, boot=self.boot, sequence=self.reports_made))
+        self._reports.add(msgspec.structs.replace(report, boot=self.boot))
+
+    @property
+    def reports_made(self) -> int:
+        """Episode reports that were given to this companion so far."""
+        return self._reports.made
 
     # --- the other way ---------------------------------------------------------------------------------
 

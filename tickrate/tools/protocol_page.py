@@ -19,7 +19,16 @@ import msgspec
 from msgspec import inspect as inspection
 
 from tickrate.errors import ConfigError
-from tickrate.runtime import companion, courier, incumbency, overview, peers, reception, trainer
+from tickrate.runtime import (
+    companion,
+    courier,
+    incumbency,
+    overview,
+    peers,
+    reception,
+    report_queue,
+    trainer,
+)
 from tickrate.wire import delivery, messages, zenoh_hub
 
 MESSAGES: tuple[type[messages.Message], ...] = (
@@ -69,7 +78,7 @@ LIMITS: tuple[tuple[ModuleType, str, str], ...] = (
     (peers, "WINDOW_ROWS", "... and in rows"),
     (reception, "ROWS_WAITING", "messages with rows that wait at the trainer to be read ..."),
     (reception, "ROWS_WAITING_BYTES", "... and in bytes; what does not fit is lost and sent again"),
-    (courier, "BUFFERED_REPORTS", "episode reports that a worker keeps; the oldest give way"),
+    (report_queue, "BUFFERED_REPORTS", "episode reports that a worker keeps; the oldest give way"),
     (overview, "MAX_BYTES", "bytes, an overview"),
 )
 """Numbers that bound what is sent or kept: where each stands in the code, and its unit."""
@@ -91,6 +100,7 @@ TIMERS: tuple[tuple[ModuleType, str, str], ...] = (
     (courier, "REFUSAL_PATIENCE_S", "a worker goes on trying while its name seems to be taken"),
     (delivery, "RESEND_AFTER_S", "without progress a worker sends again; the pause doubles each time ..."),
     (delivery, "LONGEST_PAUSE_S", "... up to this"),
+    (report_queue, "REPORTS_AGAIN_S", "episode reports that are not acknowledged are sent again"),
     (incumbency, "SETTLE_S", "a trainer that finds another one present waits for its objection"),
     (incumbency, "STALL_S", "a trainer that has stood still for so long asks again whether it may serve"),
     (companion, "DRAIN_PATIENCE_S", "at its end a worker goes on delivering; the rest stays in the outbox"),
