@@ -11,7 +11,7 @@ from runtime_kit import CONTRACT, FixedAlgorithm, ListTracker
 from tickrate import registry
 from tickrate.data import segment_file
 from tickrate.errors import RecordError, RunFolderError
-from tickrate.runtime import learner as learner_module
+from tickrate.runtime import episode_log as episode_log_module
 from tickrate.runtime import run_folder as run_folder_module
 from tickrate.runtime import trainer as trainer_module
 from tickrate.runtime.assembly import LearnerParts
@@ -51,7 +51,7 @@ def test_a_full_disk_for_the_logs_ends_nothing_and_loses_no_episode(place, monke
     worker.finish(0)
     place.step(20)
     with monkeypatch.context() as disk:
-        disk.setattr(learner_module, "_add_line", full)
+        disk.setattr(episode_log_module, "_add_line", full)
         disk.setattr(place.learner._tracker, "scalars", full)
         worker.finish(1)
         worker.finish(2)
@@ -66,7 +66,7 @@ def test_a_full_disk_for_the_logs_ends_nothing_and_loses_no_episode(place, monke
 
 def test_a_line_that_did_not_fit_is_taken_back(tmp_path):
     path = tmp_path / "episodes.jsonl"
-    learner_module._add_line(path, "whole")
+    episode_log_module._add_line(path, "whole")
 
     class Disk:
         def __init__(self, file):
@@ -94,8 +94,8 @@ def test_a_line_that_did_not_fit_is_taken_back(tmp_path):
             return Disk(path.open(mode, buffering=buffering))
 
     with pytest.raises(OSError, match="No space"):
-        learner_module._add_line(Path(), "half a line")
-    learner_module._add_line(path, "next")
+        episode_log_module._add_line(Path(), "half a line")
+    episode_log_module._add_line(path, "next")
     assert path.read_text() == "whole\nnext\n"
 
 

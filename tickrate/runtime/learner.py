@@ -18,6 +18,7 @@ from tickrate.data.replay import Replay
 from tickrate.data.schema import Flag
 from tickrate.errors import RunFolderError
 from tickrate.runtime.episode import EpisodeSummary
+from tickrate.runtime.episode_log import EpisodeLog
 from tickrate.runtime.figures import Rate, StepTiming
 from tickrate.runtime.learner_config import TrainerConfig
 from tickrate.runtime.limiter import UpdateLimiter
@@ -79,8 +80,12 @@ class Learner:
         self._published_at = 0
         self._wall_offset_s = 0.0
         self._started = clock.now()
-        self.episodes: list[dict[str, Any]] = []
-        self._reported: set[tuple[str, int, int]] = set()
+        self._log_of_episodes = EpisodeLog(folder.episodes)
+
+    @property
+    def episodes(self) -> list[dict[str, Any]]:
+        """The finished episodes as the log has them, oldest first."""
+        return self._log_of_episodes.entries
 
     @property
     def wall_s(self) -> float:
@@ -153,30 +158,11 @@ class Learner:
         Raises:
             OSError: if the log cannot be written (a full disk); it is as it was then.
         """
-        if key is not None and (worker, *key) in self._reported:
+        if self._log_of_episodes.knows(worker, key):
             return
-        entry = {
-            "worker": worker,
-            "report": key,
-            "episode": summary.episode,
-            "evaluation": summary.evaluation,
-            "policy_version": summary.policy_version,
-            "steps": summary.steps,
-            "return": summary.total_return,
-            "score": summary.score,
-            "ended": summary.ended,
-            "lap_time_s": summary.metrics.get("lap_time_s"),
-            "clean": bool(summary.metrics.get("lap_clean", 1.0)),
-            "duration_s": summary.duration_s,
-            "total_steps": self.limiter.steps,
-            "wall_s": self.wall_s,
-            "finished": clock.wall_time(),
-            "metrics": summary.metrics,
-        }
-        _add_line(self.folder.episodes, json.dumps(entry))
-        self.episodes.append(entry)
-        if key is not None:
-            self._reported.add((worker, *key))
+        self._log_of_episodes.add(
+            summary, worker=worker, key=key, total_steps=self.limiter.steps, wall_s=self.wall_s
+        )
         prefix = "eval" if summary.evaluation else "train"
         values = {f"{prefix}/return": summary.total_return, f"{prefix}/length_steps": float(summary.steps)}
         if "lap_time_s" in summary.metrics:
@@ -318,12 +304,12 @@ class Learner:
         same_command = numbers["started"] == self._started
         self._wall_offset_s = numbers["wall_offset_s" if same_command else "wall_s"]
         self._recall_best()
-        self._read_episodes()
+        self._log_of_episodes.read()
         self._account_from(int(numbers["rows"]))
 
     def recover(self) -> None:
         """Continue from the journal alone: the trainer died before its first checkpoint."""
-        self._read_episodes()
+        self._log_of_episodes.read()
         self._account_from(0)
 
     def _account_from(self, number: int) -> None:
@@ -331,11 +317,6 @@ class Learner:
         replay = self.replay
         for begin in range(max(number, replay.oldest_row), replay.rows_added, 1024):
             self._account(replay.read(np.arange(begin, min(begin + 1024, replay.rows_added))))
-
-    def _read_episodes(self) -> None:
-        self.episodes = _read_log(self.folder.episodes)
-        keys = [(entry.get("worker"), entry.get("report")) for entry in self.episodes]
-        self._reported = {(str(worker), *map(int, key)) for worker, key in keys if key}  # type: ignore[misc]
 
     def _recall_best(self) -> None:
         """Take the best score from beside the best policy: it may have been found after the checkpoint."""
@@ -361,30 +342,3 @@ _COUNTERS = (
 def _those(rows: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[Any]:
     """Return the chosen rows; all of them are not copied."""
     return rows if which.all() else rows[which]
-
-
-def _add_line(path: Path, line: str) -> None:
-    """Append a line to a log: all of it, or on an error none."""
-    with path.open("ab", buffering=0) as log:
-        begin = log.seek(0, 2)
-        try:
-            data = memoryview(line.encode() + b"\n")
-            while data:
-                data = data[log.write(data) :]
-        except OSError:
-            log.truncate(begin)
-            raise
-
-
-def _read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the episodes of a log; a last line that a killed process left unfinished is cut off the file."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    unfinished = lines.pop()
-    if unfinished:
-        write_atomically(path, b"".join(line + b"\n" for line in lines))
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        raise RunFolderError(f"{path} is damaged: {error}") from error
