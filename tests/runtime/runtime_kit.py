@@ -181,6 +181,7 @@ def make_learner(path, *, capacity=1000, evaluation_episodes=1, gamma=0.9, journ
         folder.prepare("refuse")
         folder.experiment.write_text("{}", encoding="utf-8")
     settings = {"start_steps": 1, "publish_every": 2, "checkpoint_every_s": 1e6, "log_every_s": 1e6}
+    settings["publish_every_s"] = 1e-6
     return Learner(
         FixedAlgorithm(),
         Replay(SCHEMA, capacity, gamma=gamma, n_step=1, seed=5, path=folder.journal if journal else None),

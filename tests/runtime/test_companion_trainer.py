@@ -67,6 +67,16 @@ def test_a_trainer_that_takes_nothing_bounds_the_outbox_and_the_loss_is_counted(
     assert trainer.reception.spoilt_rows == 0
 
 
+def test_a_trainer_that_catches_up_does_not_publish_every_policy(place):
+    """90 updates take 0.9 s; one policy a second may go out: the first, and after a second the last."""
+    worker, _ = place.worker(), place.start_trainer(start_steps=1, publish_every=1, publish_every_s=1.0)
+    place.step(3)
+    worker.drive(91)
+    place.step(320)  # 3.2 s
+    assert place.learner.limiter.updates == 90
+    assert place.learner.version == 2
+
+
 def test_weights_reach_the_outlet_and_older_ones_do_not_return(place):
     worker, _ = place.worker(), place.start_trainer(start_steps=1, publish_every=2)
     place.step(3)

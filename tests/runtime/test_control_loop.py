@@ -45,10 +45,10 @@ def test_warm_up_until_weights_come_then_the_policy():
         6, on_step=lambda n: n == 2 and setattr(outlet, "weights", (4, policy_bytes(4, 0.5)))
     )
     make(env, outlet, warmup=WarmupConfig(low=(-0.25,), high=(-0.25,))).run()
-    # Row 2's step puts the weights there; they act from the observation after the next one on.
-    assert env.actions[:4] == [-0.25] * 4
-    np.testing.assert_allclose(env.actions[4:], 0.5, atol=1e-6)
-    assert outlet.column("policy_version")[:6] == [0, 0, 0, 0, 4, 4]
+    # Row 2's step puts the weights there; they act from the observation that it returns on.
+    assert env.actions[:3] == [-0.25] * 3
+    np.testing.assert_allclose(env.actions[3:], 0.5, atol=1e-6)
+    assert outlet.column("policy_version")[:6] == [0, 0, 0, 4, 4, 4]
 
 
 def test_new_weights_act_in_mid_episode_and_each_row_names_its_own():
@@ -59,8 +59,8 @@ def test_new_weights_act_in_mid_episode_and_each_row_names_its_own():
     )
     make(env, outlet, warmup=WarmupConfig(low=(0.0,), high=(0.0,))).run()
     versions = outlet.column("policy_version")[:6]
-    assert versions == [0, 1, 1, 1, 7, 7]
-    np.testing.assert_allclose(env.actions, [0.0, 0.1, 0.1, 0.1, 0.7, 0.7], atol=1e-6)
+    assert versions == [1, 1, 1, 7, 7, 7]
+    np.testing.assert_allclose(env.actions, [0.1, 0.1, 0.1, 0.7, 0.7, 0.7], atol=1e-6)
     assert {int(row["episode"]) for row in outlet.rows} == {0}
 
 

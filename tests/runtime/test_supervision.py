@@ -196,3 +196,22 @@ def test_a_session_gives_way_unless_a_worker_is_in_it(tmp_path, processes, yield
 def test_without_autogroups_nothing_is_written(tmp_path):
     assert supervision.yield_session(tmp_path) is False
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wish_for_short_slices_changes_nothing_else():
+    code = """
+import os, sys
+from tickrate.runtime.supervision import wake_soon
+before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+done = wake_soon()
+assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
+assert wake_soon("a machine of the future") is False
+print(done)
+"""
+    if sys.platform != "linux":
+        assert supervision.wake_soon() is False
+        return
+    done = subprocess.run(
+        ["nice", "-n", "3", sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.strip() in ("True", "False")

@@ -123,8 +123,8 @@ def test_another_actor_replaces_the_warm_up_with_the_first_weights_and_takes_new
     env = ScriptedEnvironment(9, on_step=lambda n: n in arriving and setattr(outlet, "weights", arriving[n]))
     warmup = WarmupConfig(low=(-1.0,), high=(-1.0,))
     make(env, outlet, actor="own_actors:OwnActor", warmup=warmup).run()
-    assert env.actions == [-1.0, -1.0, -1.0, 0.25, 0.25, 0.25, 0.5]
-    assert outlet.column("policy_version")[:7] == [0, 0, 0, 3, 3, 3, 8]
+    assert env.actions == [-1.0, -1.0, 0.25, 0.25, 0.25, 0.5, 0.5]
+    assert outlet.column("policy_version")[:7] == [0, 0, 3, 3, 3, 8, 8]
     assert len(OwnActor.made) == 1
     assert OwnActor.made[0].loads == [b"0.25", b"0.5"]
 

@@ -25,6 +25,9 @@ class TrainerConfig:
     """Updates per training step (UTD ratio); the limiter keeps it exactly. Usual: 1 to 4, 20 for REDQ."""
     publish_every: int = 10
     """Updates between two published policies. Usual: a few a second."""
+    publish_every_s: float = 0.1
+    """Least seconds between two published policies of a trainer process: one that catches up after an outage
+    would publish its every policy, only to be overtaken. Not in a serial run, which knows no time."""
     checkpoint_every_s: float = 60.0
     """Seconds between checkpoints."""
     log_every_s: float = 5.0
@@ -50,6 +53,7 @@ class TrainerConfig:
             "log_every_s",
             "time_limit_s",
             "policy_lag_alarm_s",
+            "publish_every_s",
         ):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:

@@ -67,6 +67,7 @@ class Trainer:
         self._sequence = 0
         self._newest: bytes | None = None
         self._trouble = ""
+        self._next_publication = 0.0
         self._next_status = self._next_log = self._next_checkpoint = 0.0
         self._next_word = clock.now() + REMIND_EVERY_S
         self.reception = Reception(carrier, run, self._boot, ledger, self._open, self._send_newest)
@@ -109,7 +110,8 @@ class Trainer:
         self.reception.receive(IDLE_WAIT_S if idle else 0.0)
         if not learner.finished:
             learner.update_if_due()
-            if (learner.publish_due() or self._waited_for(learner)) and self.reception.settled:
+            due = learner.publish_due() and clock.now() >= self._next_publication
+            if (due or self._waited_for(learner)) and self.reception.settled:
                 self._publish_weights(learner)
         now = clock.now()
         if now >= self._next_status:
@@ -219,6 +221,7 @@ class Trainer:
 
     def _publish_weights(self, learner: Learner) -> None:
         self._steps_published = learner.limiter.steps
+        self._next_publication = clock.now() + learner.config.publish_every_s
         version, weights = learner.publish()
         self._newest = messages.encode(
             messages.make_weights(

@@ -255,16 +255,16 @@ class ControlLoop:
             takeover.begin()
         ended = self._cut_reason()
         while not ended:
+            # The action chosen now is due at the end of the running step: there is time to take newer weights
+            # first. An evaluation keeps its own.
+            if not evaluation:
+                state = seat.keep_up(state)
             version, flags = seat.version, 0
             actions, state, extras = seat.actor.act(
                 _batch_of_one(observation), state, deterministic=evaluation
             )
             if extras:
                 version, flags, extras = read_marks(extras, version)
-            # In the slack before the tick: new weights act from the next observation on; an evaluation
-            # keeps its own.
-            if not evaluation:
-                state = seat.keep_up(state)
             action = actions[0]
             if takeover is not None:
                 action, flags = takeover.choose(observation, action, flags)
