@@ -37,6 +37,7 @@ from tickrate import clock
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.courier import Courier
 from tickrate.runtime.outbox import Outbox, OutboxConfig
+from tickrate.runtime.supervision import keep_memory
 from tickrate.wire.credentials import Credentials
 from tickrate.wire.keys_folder import KeysFolder
 from tickrate.wire.zenoh_carrier import ZenohCarrier
@@ -88,6 +89,7 @@ class Filler(threading.Thread):
 
 def send(options: argparse.Namespace) -> None:
     """Be the sender: print acknowledged rows a second, and this process's share of a core."""
+    keep_memory()  # as every companion does
     contract = contract_of(options.kind)
     config = OutboxConfig(max_bytes=256 << 20, storage=options.storage, sync=options.sync)
     outbox = Outbox(Path(options.folder) / "outbox", contract.schema(), config)

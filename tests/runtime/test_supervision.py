@@ -215,3 +215,11 @@ print(done)
         ["nice", "-n", "3", sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stdout.strip() in ("True", "False")
+
+
+def test_memory_is_kept_where_the_c_library_can_be_told():
+    code = "from tickrate.runtime.supervision import keep_memory; print(keep_memory(), len(bytes(8 << 20)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.split()[1] == str(8 << 20)
+    if sys.platform != "linux":
+        assert done.stdout.startswith("False")

@@ -22,7 +22,7 @@ from tickrate.runtime.network import HubWatch, compression_for, open_carrier
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.run_folder import RunFolder, WorkerFolder
-from tickrate.runtime.supervision import on_parent_exit
+from tickrate.runtime.supervision import keep_memory, on_parent_exit
 from tickrate.runtime.weights_file import WeightsFile
 from tickrate.runtime.worker_config import WorkerConfig
 from tickrate.wire.carrier import Carrier
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--left", type=Path, help="memory that a killed worker and companion may have left")
     options = parser.parse_args(arguments)
     begin_log("companion")
+    keep_memory()
     place = WorkerFolder(options.worker_dir)
     experiment = load_experiment(place.experiment)
     control_ended = threading.Event()

@@ -15,6 +15,7 @@ import tyro
 
 from tickrate import clock
 from tickrate.errors import CredentialsError
+from tickrate.runtime.supervision import keep_memory
 from tickrate.wire import certificates
 from tickrate.wire.keys_folder import DEFAULT_FOLDER, KeysFolder
 from tickrate.wire.zenoh_hub import ZenohHub
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     about = inspect.getdoc(HubOptions)
     options = tyro.cli(HubOptions, args=list(arguments), prog="tickrate hub", description=about)
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(message)s")
+    keep_memory()
     stop = threading.Event()
     hub, keys = open_hub(options)
     with hub:

@@ -19,7 +19,7 @@ from tickrate.runtime.ledger import Ledger
 from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.network import HubWatch, open_carrier
 from tickrate.runtime.run_folder import OnExisting, RunFolder, write_atomically
-from tickrate.runtime.supervision import lower_priority, on_parent_exit, yield_session
+from tickrate.runtime.supervision import keep_memory, lower_priority, on_parent_exit, yield_session
 from tickrate.runtime.trainer import Trainer
 
 ABOUT = """Learn from what workers send, wherever they are.
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         resume = bool(options.resume)
     else:
         resume = _prepare(options, experiment, folder)
+    keep_memory()
     lower_priority(experiment.trainer.priority)
     if not launched and experiment.trainer.priority == "idle":
         yield_session()
