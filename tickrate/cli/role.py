@@ -55,8 +55,11 @@ def resolve(options: argparse.Namespace) -> tuple[Experiment, RunFolder]:
         folder = RunFolder(experiment.folder)
     else:
         raise ConfigError("name the experiment file; every role of a run is started with the same one")
-    network = experiment.network
-    network = network_of(options, network.hub if network.hub != DEFAULT_HUB else "", network.key)
+    if options.run_dir is not None:
+        network = NetworkConfig(options.hub or DEFAULT_HUB)  # the launcher's own hub, whatever the file says
+    else:
+        said = experiment.network
+        network = network_of(options, said.hub if said.hub != DEFAULT_HUB else "", said.key)
     return dataclasses.replace(experiment, network=network), folder
 
 
