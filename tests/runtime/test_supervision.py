@@ -198,25 +198,6 @@ def test_without_autogroups_nothing_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wish_for_short_slices_changes_nothing_else():
-    code = """
-import os, sys
-from tickrate.runtime.supervision import wake_soon
-before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
-done = wake_soon()
-assert (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)) == before
-assert wake_soon("a machine of the future") is False
-print(done)
-"""
-    if sys.platform != "linux":
-        assert supervision.wake_soon() is False
-        return
-    done = subprocess.run(
-        ["nice", "-n", "3", sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert done.stdout.strip() in ("True", "False")
-
-
 def test_memory_is_kept_where_the_c_library_can_be_told():
     code = "from tickrate.runtime.supervision import keep_memory; print(keep_memory(), len(bytes(8 << 20)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -23,7 +23,7 @@ from tickrate.runtime.network import name_of
 from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.peers import check_worker_name
 from tickrate.runtime.run_folder import RunFolder, WorkerFolder, write_atomically
-from tickrate.runtime.supervision import Child, on_parent_exit, wake_soon
+from tickrate.runtime.supervision import Child, on_parent_exit
 from tickrate.runtime.worker import ControlLoop
 
 COMPANION_PATIENCE_S = 10.0
@@ -120,7 +120,6 @@ def _act(
         guard = _Guard(companion, outlet, stop)
         guard.start()
         afterwards.callback(guard.finish)
-        wake_soon()
         gc.collect()
         gc.freeze()  # what lives now lives to the end: no collection has to look at it again
         if launched:

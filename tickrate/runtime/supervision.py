@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
-import struct
 import subprocess
 import sys
 import threading
@@ -19,8 +17,6 @@ from tickrate import clock
 Priority = Literal["idle", "low", "normal"]
 """How far a process gives way to the others; see `lower_priority`."""
 
-SLICE_NS = 100_000
-"""The shortest slice that Linux grants, in nanoseconds."""
 KEPT_BYTES = 128 << 20
 """Free memory that a process keeps at most, see `keep_memory`."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -156,21 +152,6 @@ def lower_priority(priority: Priority) -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     elif priority != "normal" and hasattr(os, "nice"):
         os.nice(19 if priority == "idle" else 10)
-
-
-def wake_soon(machine: str = platform.machine()) -> bool:
-    """Let this process be served soon when it wakes (the control loop), where the system offers that.
-
-    Linux since 6.12 takes a wish for short slices of the processor, and whoever has a shorter one may
-    interrupt those with longer ones; elsewhere nothing is done. Threads started later follow.
-    """
-    number = {"x86_64": 314, "aarch64": 274}.get(machine)
-    if sys.platform != "linux" or number is None:
-        return False
-    # struct sched_attr of sched_setattr(2): size, policy, flags, nice, priority, runtime, deadline, period
-    attributes = struct.pack("<IIQiIQQQ", 48, 0, 0, os.getpriority(os.PRIO_PROCESS, 0), 0, SLICE_NS, 0, 0)
-    result: int = ctypes.CDLL(None).syscall(number, 0, attributes, 0)
-    return result == 0
 
 
 def keep_memory() -> bool:
