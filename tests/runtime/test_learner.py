@@ -297,9 +297,18 @@ def test_the_limits(tmp_path, monkeypatch, limits, steps, elapsed, finished):
     now = [50.0]
     monkeypatch.setattr(learner_module.clock, "now", lambda: now[0])
     learner = make_learner(tmp_path / "r", **limits)
-    learner.limiter.steps = steps
+    learner.limiter.steps, learner.limiter.updates = steps, max(0, steps - 1)  # one a step after the first
     now[0] += elapsed
     assert learner.finished is finished
+
+
+def test_the_updates_that_are_due_come_before_the_end(tmp_path):
+    """25 steps arrive at once: of the limit's ten, nine are owed an update each."""
+    learner = make_learner(tmp_path / "r", total_steps=10)
+    learner.limiter.steps, learner.limiter.updates = 25, 8
+    assert not learner.finished
+    learner.limiter.updates = 9
+    assert learner.finished
 
 
 @pytest.mark.parametrize(

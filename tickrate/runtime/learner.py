@@ -219,10 +219,11 @@ class Learner:
 
     @property
     def finished(self) -> bool:
-        """Whether the limit of steps or of time is reached."""
+        """Whether the limit of steps is reached and the updates due by then are made, or the time is over."""
         total, limit = self.config.total_steps, self.config.time_limit_s
         elapsed = clock.now() - self._started
-        return (total is not None and self.limiter.steps >= total) or (limit is not None and elapsed >= limit)
+        enough = total is not None and self.limiter.steps >= total and not self.limiter.owes(total)
+        return enough or (limit is not None and elapsed >= limit)
 
     # --- books
     # -----------------------------------------------------------------------------------------------

@@ -41,6 +41,11 @@ class UpdateLimiter:
         due = max(0, self.steps - self.start_steps) * self.updates_per_step
         return due - self.updates - self.forgiven
 
+    def owes(self, steps: int) -> bool:
+        """Tell whether an update is due for the first ``steps`` steps: rows may outrun the updates."""
+        due = max(0, min(steps, self.steps) - self.start_steps) * self.updates_per_step
+        return due - self.updates - self.forgiven >= 1.0
+
     def may_update(self) -> bool:
         """Tell whether one whole update is due."""
         return self.debt >= 1.0
