@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
-
-from gymnasium import spaces
 
 from tickrate import registry
 from tickrate.errors import ConfigError
 from tickrate.policy import Actor, Policy
 from tickrate.runtime.chunk_actor import ChunkedActor
-from tickrate.runtime.environments import Environment
+from tickrate.runtime.environments import Acted, Environment
 from tickrate.runtime.fallback import Fallback
 from tickrate.runtime.remote import InferenceLink, RemoteActor
 from tickrate.runtime.warmup import WarmupActor
 from tickrate.runtime.worker_config import POLICY_SUFFIX, WorkerConfig
-
-
-class Acted(Protocol):
-    """What an actor must know of where it acts; an `Environment` and an `EnvironmentContract` say it."""
-
-    @property
-    def leaf_spaces(self) -> Mapping[str, spaces.Space[Any]]:
-        """Canonical observation: path -> space."""
-        ...
-
-    @property
-    def action_space(self) -> spaces.Box:
-        """Bounded box of floats."""
-        ...
-
-    @property
-    def period_s(self) -> float:
-        """Time-step in seconds; 0 in lock-step."""
-        ...
-
-    @property
-    def action_buffer_length(self) -> int:
-        """Actions in flight that the observation holds."""
-        ...
 
 
 def make_policy(weights: bytes, where: Acted, seed: int) -> Policy:

@@ -39,8 +39,8 @@ class EnvironmentConfig:
 StepResult = tuple[Leaves, float, bool, bool, dict[str, Any]]
 
 
-class Environment(Protocol):
-    """What a worker drives: canonical observations in, actions out, whatever is behind it."""
+class Acted(Protocol):
+    """What an actor must know of where it acts; an `Environment` and an `EnvironmentContract` say it."""
 
     @property
     def leaf_spaces(self) -> Mapping[str, spaces.Space[Any]]:
@@ -61,6 +61,10 @@ class Environment(Protocol):
     def action_buffer_length(self) -> int:
         """Actions in flight that the observation holds."""
         ...
+
+
+class Environment(Acted, Protocol):
+    """What a worker drives: canonical observations in, actions out, whatever is behind it."""
 
     def reset(self, seed: int | None = None) -> tuple[Leaves, dict[str, Any]]:
         """Begin an episode; return its first observation by path, and info."""
