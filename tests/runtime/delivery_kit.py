@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 from runtime_kit import CONTRACT, SCHEMA, make_learner, rows_of
 
@@ -17,38 +15,13 @@ from tickrate.runtime.outbox import Outbox, OutboxConfig
 from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.run_folder import RunFolder
 from tickrate.runtime.trainer import Trainer
+from tickrate.testing.faulty_carrier import FaultyCarrier
 from tickrate.wire import messages
 from tickrate.wire.carrier import make_key
 from tickrate.wire.memory import MemoryCarrier, MemoryHub
 
 RUN = "run-test"
 LIFE = 77
-
-
-class FaultyCarrier:
-    """Loses, doubles and delays a share ``rate`` each of what is published through it, of every kind."""
-
-    def __init__(self, carrier, seed, rate=0.2):
-        self._carrier, self._chance, self._rate = carrier, random.Random(seed), rate
-        self._late = []
-        self.lose = lambda key: False
-        self.lost = 0
-
-    def publish(self, key, payload, *, wait=True):
-        fate = self._chance.random()
-        if self.lose(key) or fate < self._rate:
-            self.lost += 1
-        elif fate < 2 * self._rate:
-            self._late.append((key, payload))
-        else:
-            copies = 2 if fate < 3 * self._rate else 1
-            for _ in range(copies):
-                self._carrier.publish(key, payload, wait=wait)
-        while self._late and self._chance.random() < 0.3:
-            self._carrier.publish(*self._late.pop(self._chance.randrange(len(self._late))), wait=wait)
-
-    def __getattr__(self, name):
-        return getattr(self._carrier, name)
 
 
 class Worker:
@@ -131,7 +104,7 @@ class Place:
         carrier = MemoryCarrier(self.hub)
         if self.seed is not None:
             self.seed += 1
-            carrier = FaultyCarrier(carrier, self.seed)
+            carrier = FaultyCarrier(carrier, drop=0.2, duplicate=0.2, reorder=0.2, seed=self.seed)
         self.carriers.append(carrier)
         return carrier
 

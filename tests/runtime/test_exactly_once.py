@@ -1,13 +1,14 @@
 """Nothing lost, nothing twice: over ways that lose, double and delay, and through the death of any role."""
 
 import pytest
-from delivery_kit import RUN, FaultyCarrier, same_rows
+from delivery_kit import RUN, same_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_kit import SCHEMA, rows_of
 
 from tickrate.runtime import companion as companion_module
 from tickrate.runtime import peers as peers_module
+from tickrate.testing.faulty_carrier import FaultyCarrier
 from tickrate.wire import messages
 from tickrate.wire.carrier import make_key
 
@@ -32,7 +33,7 @@ def test_through_a_bad_way_the_journal_is_the_sent_list_of_each_worker(place, mo
         same_rows(journal[worker.name], worker.sent)
         reports = [e["episode"] for e in place.learner.episodes if e["worker"] == worker.name]
         assert reports == list(range(15))
-        assert worker.carrier.lost > 20
+        assert worker.carrier.dropped > 20
     assert place.learner.limiter.steps == 600
     assert place.learner.replay.duplicate_rows == 0
 
@@ -187,11 +188,10 @@ def test_a_report_whose_acknowledgement_was_lost_is_not_logged_twice(place, monk
 def test_a_report_lost_on_the_way_comes_again_though_no_row_is_missing(place):
     worker, _ = place.worker(), place.start_trainer()
     place.step(3)
-    worker.carrier = worker.courier._carrier = FaultyCarrier(worker.carrier, 1, rate=0.0)
-    worker.carrier.lose = lambda key: "/report/" in key
+    worker.carrier = worker.courier._carrier = FaultyCarrier(worker.carrier, kinds={"report"}, drop=1.0)
     worker.finish(0)
     place.step(2)
-    worker.carrier.lose = lambda key: False
+    worker.carrier.active = False
     worker.finish(1)  # comes before the first one, and is not taken
     place.step(10)
     assert place.learner.episodes == []
