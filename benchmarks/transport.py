@@ -121,7 +121,7 @@ def send(options: argparse.Namespace) -> None:
             "cores": (clock.cpu_time() - cpu) / seconds,
         }
         stop.set()
-        filler.join()
+        filler.join(10.0)
     outbox.close()
     print(json.dumps(result), flush=True)
 

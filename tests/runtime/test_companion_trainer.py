@@ -8,6 +8,7 @@ from delivery_kit import RUN, same_rows
 from runtime_kit import CONTRACT, SCHEMA, policy_bytes, rows_of
 
 from tickrate import __version__
+from tickrate.errors import RecordError
 from tickrate.runtime import companion as companion_module
 from tickrate.runtime import peers as peers_module
 from tickrate.runtime import report_queue
@@ -402,6 +403,28 @@ def test_a_row_that_cannot_be_committed_ends_the_companion_and_stays_in_the_memo
     with pytest.raises(OSError, match="No space left"):
         worker.companion.run(threading.Event())
     assert worker.outlet.rows.pending() == 3
+
+
+def test_a_disk_that_stops_answering_is_not_waited_for(place, monkeypatch):
+    """The commit hangs for real; the companion ends all the same, and the row is still in the memory."""
+    worker = place.worker()
+    worker.drive(1)
+    free, begun = threading.Event(), threading.Event()
+
+    def hang(rows):
+        begun.set()
+        free.wait(30.0)
+        raise OSError("too late")
+
+    monkeypatch.setattr(worker.outbox, "append", hang)
+    monkeypatch.setattr(companion_module, "COMMIT_PATIENCE_S", 0.05)
+    ended = threading.Event()
+    real = worker.companion.step
+    monkeypatch.setattr(worker.companion, "step", lambda: (begun.wait(5.0), ended.set(), real()))
+    with pytest.raises(RecordError, match="the next start commits them"):
+        worker.companion.run(ended)
+    assert worker.outlet.rows.pending() == 1
+    free.set()
 
 
 def test_a_trainer_that_never_met_a_worker_ends_without_a_checkpoint(place):

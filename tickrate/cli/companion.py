@@ -54,8 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     on_parent_exit(control_ended.set)
     outlet = SharedOutlet.attach(options.shared)
     with ExitStack() as cleanup:
-        # Of a killed worker nobody else would remove the memory.
-        cleanup.callback(lambda: outlet.close(remove=control_ended.is_set()))
+        # Of a killed worker nobody else would remove the memory. Rows that could not be committed keep it,
+        # for the next start.
+        cleanup.callback(lambda: outlet.close(remove=control_ended.is_set() and outlet.rows.pending() == 0))
         outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox, patience_s=HANDOVER_PATIENCE_S)
         cleanup.callback(outbox.close)
         if options.left is not None:

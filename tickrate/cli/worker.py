@@ -96,7 +96,8 @@ def _act(
         left = place.left_memory()
         outlet = SharedOutlet.create(contract)
         write_atomically(place.memory, str(outlet.folder).encode())
-        afterwards.callback(outlet.close, remove=True)
+        # Rows that the companion could not commit stay there for the next start.
+        afterwards.callback(lambda: outlet.close(remove=outlet.rows.pending() == 0))
         loop = ControlLoop(
             environment,
             contract.schema(),

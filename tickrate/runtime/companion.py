@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from tickrate import clock
-from tickrate.errors import Refused, WireError
+from tickrate.errors import RecordError, Refused, WireError
 from tickrate.runtime.courier import Courier, Heard
 from tickrate.runtime.outbox import Outbox
 from tickrate.runtime.outlet import SharedOutlet
@@ -25,6 +25,8 @@ POLL_S = 0.005
 COMMIT_EVERY_S = 0.02
 """Pause between two looks at the shared memory: how long a row is at risk, beyond the tick that made it."""
 COMMIT_ROWS = 1024
+COMMIT_PATIENCE_S = 10.0
+"""Longest time that one commit may take at the end, in seconds."""
 STATUS_EVERY_S = 0.5
 SILENCE_S = 3.0
 """A control loop that has not ticked for so long is reported."""
@@ -81,7 +83,9 @@ class Companion:
             Exception: whatever kept rows from being committed.
         """
         stop = threading.Event()
-        committer = threading.Thread(target=self._commit_until, args=(stop,), name="tickrate-commit")
+        committer = threading.Thread(
+            target=self._commit_until, args=(stop,), name="tickrate-commit", daemon=True
+        )
         committer.start()
         refusal: Exception | None = None
         deadline = float("inf")
@@ -99,7 +103,7 @@ class Companion:
                 if ended:
                     if not stop.is_set():
                         stop.set()  # nothing fills the memory any more: from here on this thread commits
-                        committer.join()
+                        _end(committer)
                     self._commit_all()
                     deadline = min(deadline, clock.now() + DRAIN_PATIENCE_S)
                     if self._courier.delivered or self._outbox.wanted or clock.now() > deadline:
@@ -110,7 +114,7 @@ class Companion:
                 control_ended.wait(DRAIN_PATIENCE_S)  # its last rows belong into the outbox
         finally:
             stop.set()
-            committer.join()
+            _end(committer)
         self._commit_all()
         if self._outbox.pending:
             _log.warning(
@@ -211,6 +215,20 @@ class Companion:
             "worker/policy_version": float(outlet.weights.version()),
         }
         courier.say(state, text, metrics, wait=wait)
+
+
+def _end(committer: threading.Thread) -> None:
+    """Wait for the commit under way; a disk that has stopped answering is not waited for.
+
+    Raises:
+        RecordError: if it takes too long.
+    """
+    committer.join(COMMIT_PATIENCE_S)
+    if committer.is_alive():
+        raise RecordError(
+            f"the disk of the outbox has taken no rows for {COMMIT_PATIENCE_S:g} s: they stay in the shared "
+            "memory, and the next start commits them. Mend the disk, or set worker.outbox.storage to memory"
+        )
 
 
 def drain(outbox: Outbox, courier: Courier, stop: threading.Event, say: Callable[[str], None]) -> bool:

@@ -18,6 +18,8 @@ DEFAULT_HUB = "tcp/127.0.0.1:7447"
 LOOK_AFTER_S = 2.0
 """Seconds without a hub after which a look of our own is taken at what is there."""
 LOOK_EVERY_S = 10.0
+LOOK_LIMIT_S = 15.0
+"""Longest time that a look under way is waited for at the end; each of its steps has a limit of its own."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class HubWatch:
     def close(self) -> None:
         """Wait for a look that is under way; it takes a few seconds at most."""
         if self._looking is not None:
-            self._looking.join()
+            self._looking.join(LOOK_LIMIT_S)
 
     def __enter__(self) -> Self:
         return self
