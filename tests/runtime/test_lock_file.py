@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tickrate.errors import FolderInUse
+from tickrate.errors import FolderInUse, RunFolderError
 from tickrate.runtime.lock_file import LockFile
 
 HOLDER = """
@@ -45,3 +45,8 @@ def test_a_kill_lifts_it(tmp_path):
     holder.stdin.close()
     holder.stdout.close()
     LockFile(path, "it").close()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(RunFolderError, match=r"the worker cannot be used: .*no-folder.* cannot be written"):
+        LockFile(tmp_path / "no-folder" / "lock", "the worker")

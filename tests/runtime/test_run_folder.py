@@ -196,3 +196,17 @@ def test_the_name_on_the_wire_is_one_that_keys_allow(tmp_path, name):
 def test_counters_are_json_that_people_can_read(tmp_path):
     save_state(tmp_path, {"w": np.zeros(1)}, {"steps": 7, "best_score": None})
     assert json.loads((tmp_path / "counters.json").read_text()) == {"steps": 7, "best_score": None}
+
+
+def test_a_worker_on_a_full_disk_says_so(tmp_path, monkeypatch):
+    place = RunFolder(tmp_path / "r").worker("arm")
+    place.make()
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tickrate.runtime.run_folder.write_atomically", full)
+    with pytest.raises(RunFolderError, match=r"boot cannot be written \(No space left on device\)"):
+        place.next_boot()
+    with pytest.raises(RunFolderError, match=r"contract.json cannot be written"):
+        place.keep(place.contract, b"{}")

@@ -59,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         cleanup.callback(lambda: outlet.close(remove=control_ended.is_set() and outlet.rows.pending() == 0))
         outbox = Outbox(place.path, outlet.schema, experiment.worker.outbox, patience_s=HANDOVER_PATIENCE_S)
         cleanup.callback(outbox.close)
-        if options.left is not None:
+        # Without files there is no lock either: the companion before this one may still use that memory.
+        if options.left is not None and experiment.worker.outbox.storage == "disk":
             take_over(options.left, outbox)
         carrier = cleanup.enter_context(open_carrier(experiment.network))
         courier = _courier(

@@ -22,7 +22,7 @@ from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.network import name_of
 from tickrate.runtime.outlet import SharedOutlet
 from tickrate.runtime.peers import check_worker_name
-from tickrate.runtime.run_folder import RunFolder, WorkerFolder, write_atomically
+from tickrate.runtime.run_folder import RunFolder, WorkerFolder
 from tickrate.runtime.supervision import Child, on_parent_exit
 from tickrate.runtime.worker import ControlLoop
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     with LockFile(place.lock, f"the worker {name!r} of {folder.path}"):
         if options.drain:
             return drain_outbox(experiment, folder, place, name, stop)
-        write_atomically(place.experiment, dump_experiment(experiment).encode())
+        place.keep(place.experiment, dump_experiment(experiment).encode())
         return _act(experiment, folder, place, name, options, stop)
 
 
@@ -92,10 +92,10 @@ def _act(
     # At the end the environment is closed first, then the companion delivers what is left.
     with ExitStack() as afterwards, closing(open_environment(config)) as environment:
         contract = EnvironmentContract.of(environment, checksum=experiment.worker.checksum)
-        write_atomically(place.contract, json.dumps(contract.to_dict()).encode())
+        place.keep(place.contract, json.dumps(contract.to_dict()).encode())
         left = place.left_memory()
         outlet = SharedOutlet.create(contract)
-        write_atomically(place.memory, str(outlet.folder).encode())
+        place.keep(place.memory, str(outlet.folder).encode())
         # Rows that the companion could not commit stay there for the next start.
         afterwards.callback(lambda: outlet.close(remove=outlet.rows.pending() == 0))
         loop = ControlLoop(

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from tickrate import clock
-from tickrate.errors import FolderInUse
+from tickrate.errors import FolderInUse, RunFolderError
 
 if sys.platform == "win32":
     import msvcrt
@@ -32,12 +32,19 @@ class LockFile:
 
     Raises:
         FolderInUse: if another process holds it; says which.
+        RunFolderError: if the file cannot be made.
     """
 
     def __init__(self, path: Path, what: str, *, patience_s: float = 0.0) -> None:
         self.path = path
         self._wanted = path.with_name(f"{path.name}.wanted")
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunFolderError(
+                f"{what} cannot be used: {path} cannot be written ({error.strerror}). Mend its "
+                "permissions, or choose another place with run.root"
+            ) from error
         if not self._acquire(patience_s):
             # Windows locks the first byte against reading too: the note begins after it.
             os.lseek(self._handle, 1, os.SEEK_SET)

@@ -267,6 +267,20 @@ class WorkerFolder:
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be written ({error.strerror})") from error
 
+    def keep(self, path: Path, data: bytes) -> None:
+        """Write one of the files, all of it or nothing.
+
+        Raises:
+            RunFolderError: if it cannot be written (a full disk, missing rights).
+        """
+        try:
+            write_atomically(path, data)
+        except OSError as error:
+            raise RunFolderError(
+                f"{path} cannot be written ({error.strerror}): make room, or mend the permissions of "
+                f"{self.path}"
+            ) from error
+
     def left_memory(self) -> Path | None:
         """Return the shared memory that an earlier start left behind: both its processes were killed."""
         try:
@@ -289,7 +303,7 @@ class WorkerFolder:
             raise RunFolderError(
                 f"{file} holds no number, so that episodes cannot be numbered on: {error}"
             ) from error
-        write_atomically(file, str(boot).encode())
+        self.keep(file, str(boot).encode())
         return boot
 
 
