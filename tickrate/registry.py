@@ -35,8 +35,9 @@ class AlgorithmEntry:
             ``Class(config, leaf_spaces, action_space, seed=, period_s=, action_buffer_length=)``.
         limit_threads: ``module:function`` that takes the number of threads its framework may use; empty where
             there is nothing to limit.
-        presets: class methods of the configuration that return a named recipe; the first is the default.
-            None: the configuration's own defaults.
+        presets: named recipes, each a YAML file of an experiment's sections ``algorithm``, ``replay`` and
+            ``trainer``, given as ``package:path``; the first is the default. None: the configuration's own
+            defaults.
         summary: one line for lists.
         used_only_with: options that do something only while another one, a switch, is on: option -> switch.
     """
@@ -44,7 +45,7 @@ class AlgorithmEntry:
     config: str
     build: str
     limit_threads: str = ""
-    presets: tuple[str, ...] = ()
+    presets: Mapping[str, str] = field(default_factory=dict)
     summary: str = ""
     used_only_with: Mapping[str, str] = field(default_factory=dict)
 
@@ -65,12 +66,15 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         "tickrate.algorithms.sac_config:SACConfig",
         "tickrate.algorithms.sac:SAC",
         "torch:set_num_threads",
-        ("crossq", "plain"),
-        "soft actor-critic, with a target network or with batch norm in its place (CrossQ)",
+        {
+            name: f"tickrate.config:presets/algorithms/{name}.yaml"
+            for name in ("live", "sac", "crossq", "redq", "droq", "flashsac")
+        },
+        "soft actor-critic, and what grew out of it: REDQ, DroQ, CrossQ, FlashSAC",
         {
             "target_rate": "target_network",
-            "batch_norm_momentum": "batch_norm",
             "target_entropy_per_dim": "learn_temperature",
+            "value_limit": "value_bins",
         },
     ),
 }

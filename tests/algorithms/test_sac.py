@@ -1,20 +1,22 @@
 """One SAC update: what it computes with, what it leaves alone, what it survives, and what comes back."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sac_kit import preset
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tickrate.algorithms.sac import SAC
-from tickrate.algorithms.sac_config import SACConfig
+from tickrate.algorithms.sac_networks import VECTOR
 from tickrate.errors import ConfigError, PolicyError, RunFolderError
 from tickrate.policy import Policy
 
-SMALL = {"hidden": (16, 16), "batch_size": 16}
-RECIPES = {"plain": SACConfig.plain(**SMALL), "crossq": SACConfig.crossq(**SMALL)}
+SMALL = {"actor": {"hidden": [16, 16]}, "critic": {"hidden": [16, 16]}, "batch_size": 16}
+RECIPES = {name: preset(name, **SMALL) for name in ("sac", "live")}
 
 
 @pytest.fixture(params=list(RECIPES))
@@ -51,7 +53,7 @@ def test_an_update_never_asks_the_device_for_a_value(config, make_sac, make_batc
 
 
 def test_no_gradient_is_computed_that_nobody_uses(make_sac, make_batch):
-    sac = make_sac(RECIPES["plain"])
+    sac = make_sac(RECIPES["sac"])
     with Operations() as operations:
         sac.update(make_batch())
     # Forward: actor on s' 3 layers, target critics 2 (and the last as one vector product each of 2 members),
@@ -63,8 +65,8 @@ def test_no_gradient_is_computed_that_nobody_uses(make_sac, make_batch):
 
 
 def test_the_actors_step_leaves_the_critics_alone(make_sac, make_batch):
-    frozen = make_sac(SACConfig.crossq(**SMALL, policy_delay=1000))
-    both = make_sac(SACConfig.crossq(**SMALL, policy_delay=1))
+    frozen = make_sac(preset("live", **SMALL, policy_delay=1000))
+    both = make_sac(preset("live", **SMALL, policy_delay=1))
     for sac in (frozen, both):
         sac.update(make_batch())
     for a, b in zip(
@@ -76,7 +78,7 @@ def test_the_actors_step_leaves_the_critics_alone(make_sac, make_batch):
 
 
 def test_the_actor_moves_at_every_third_critic_update(make_sac, make_batch):
-    sac = make_sac(RECIPES["crossq"])
+    sac = make_sac(RECIPES["live"])
     weights = sac.networks.actor.layers[0].weight
     moved = []
     for step in range(6):
@@ -87,7 +89,7 @@ def test_the_actor_moves_at_every_third_critic_update(make_sac, make_batch):
 
 
 def test_acting_for_the_target_does_not_move_the_actors_statistics(make_sac, make_batch):
-    sac = make_sac(SACConfig.crossq(**SMALL, policy_delay=2))
+    sac = make_sac(preset("live", **SMALL, policy_delay=2))
     statistics = sac.networks.actor.norms[0].running_mean
     sac.update(make_batch())
     assert not statistics.any()
@@ -98,11 +100,11 @@ def test_acting_for_the_target_does_not_move_the_actors_statistics(make_sac, mak
 def test_actions_are_scaled_from_environment_units(make_sac, make_batch):
     seen = {}
 
-    def values(networks, transition, next_action):
+    def values(networks, transition, features, next_action):
         seen["action"] = transition.action
-        return functions.values(networks, transition, next_action)
+        return functions.values(networks, transition, features, next_action)
 
-    sac = make_sac(RECIPES["plain"], low=-1.0, high=3.0)
+    sac = make_sac(RECIPES["sac"], low=-1.0, high=3.0)
     functions = sac.functions
     sac.functions = type(functions)(values=values)
     sac.update(make_batch(size=3, action=np.array([[-1.0, 3.0], [1.0, 1.0], [2.0, 0.0]], np.float32)))
@@ -112,14 +114,14 @@ def test_actions_are_scaled_from_environment_units(make_sac, make_batch):
 
 
 def test_a_fixed_temperature_stays(make_sac, make_batch):
-    sac = make_sac(SACConfig.plain(**SMALL, learn_temperature=False, initial_temperature=0.3))
+    sac = make_sac(preset("sac", **SMALL, learn_temperature=False, initial_temperature=0.3))
     for step in range(3):
         metrics = sac.update(make_batch(seed=step))
     assert float(metrics["alpha"]) == pytest.approx(0.3)
 
 
 def test_critic_reads_leaves_that_the_actor_does_not(make_sac, make_batch):
-    config = SACConfig.plain(**SMALL, groups={"actor": ("scan",), "critic": ("scan", "speed")})
+    config = preset("sac", **SMALL, groups={"actor": ("scan",), "critic": ("scan", "speed")})
     sac = make_sac(config)
     sac.update(make_batch())
     policy = Policy.from_bytes(sac.policy_bytes(0))
@@ -141,7 +143,7 @@ def test_same_seed_same_learner_and_another_seed_another(config, make_sac, make_
 
 @pytest.mark.parametrize("normalise", [False, True])
 def test_resume_after_200_updates_is_bit_equal(config, normalise, make_sac, make_batch):
-    changed = type(config)(**{**vars(config), "normalise_observations": normalise})
+    changed = replace(config, normalise_observations=normalise)
     sac = make_sac(changed)
     sac.observe(make_batch(100).observation)
     for step in range(200):
@@ -167,11 +169,11 @@ def test_a_state_that_does_not_fit_changes_nothing(config, make_sac, make_batch)
     before = sac.state()
     other = make_sac(config, seed=9).state()
     broken = [
-        {name: value for name, value in other.items() if name != "adam/alpha/0/mean"},
+        {name: value for name, value in other.items() if name != "optimiser/alpha/0/mean"},
         {**other, "networks/critic_of_old": np.zeros(1, np.float32)},
         {**other, "networks/log_alpha": np.zeros(2, np.float32)},
     ]
-    words = ["adam/alpha/0/mean", "networks/critic_of_old", "networks/log_alpha"]
+    words = ["optimiser/alpha/0/mean", "networks/critic_of_old", "networks/log_alpha"]
     for state, word in zip(broken, words, strict=True):
         with pytest.raises(RunFolderError, match=word):
             sac.restore(state)
@@ -179,9 +181,9 @@ def test_a_state_that_does_not_fit_changes_nothing(config, make_sac, make_batch)
             np.testing.assert_array_equal(value, before[name])
 
 
-def test_plain_state_does_not_fit_crossq(make_sac):
+def test_the_state_of_one_recipe_does_not_fit_another(make_sac):
     with pytest.raises(RunFolderError, match="another configuration"):
-        make_sac(RECIPES["crossq"]).restore(make_sac(RECIPES["plain"]).state())
+        make_sac(RECIPES["live"]).restore(make_sac(RECIPES["sac"]).state())
 
 
 @pytest.mark.parametrize("leaf", ["reward", "observation", "next_observation", "action"])
@@ -223,7 +225,7 @@ def test_a_diverged_policy_is_not_handed_out(config, make_sac):
 
 
 def test_folded_policy_equals_the_torch_actor(config, make_sac, make_batch):
-    changed = type(config)(**{**vars(config), "normalise_observations": True})
+    changed = replace(config, normalise_observations=True)
     sac = make_sac(changed, low=-2.0, high=0.5)
     sac.observe({"speed": np.random.default_rng(0).normal(9, 3, (64, 1)), "scan": np.ones((64, 3))})
     for step in range(30):
@@ -233,13 +235,12 @@ def test_folded_policy_equals_the_torch_actor(config, make_sac, make_batch):
     batch = make_batch(1000, seed=5)
     flat = torch.from_numpy(np.concatenate([batch.observation["speed"], batch.observation["scan"]], 1))
     with torch.no_grad():
-        expected, _ = sac.networks.act(flat, torch.zeros(1000, 2))
+        features = sac.networks.actor_features({VECTOR: flat})
+        expected, _ = sac.networks.act(features, torch.zeros(1000, 2))
     action, _, _ = policy.act(batch.observation, policy.initial_state(1000), deterministic=True)
     np.testing.assert_allclose(action, -0.75 + 1.25 * expected.numpy(), atol=1e-5)
 
-    white = Policy.from_bytes(
-        make_sac(type(config)(**{**vars(config), "noise_correlation": 0.0})).policy_bytes(0), seed=3
-    )
+    white = Policy.from_bytes(make_sac(replace(config, noise_correlation=0.0)).policy_bytes(0), seed=3)
     noisy, state, _ = white.act(batch.observation, white.initial_state(1000))
     reference = make_sac(config)
     with torch.no_grad():
@@ -248,7 +249,7 @@ def test_folded_policy_equals_the_torch_actor(config, make_sac, make_batch):
 
 
 def test_normalisation_without_observations_is_an_error(make_sac, make_batch):
-    sac = make_sac(SACConfig.plain(**SMALL, normalise_observations=True))
+    sac = make_sac(preset("sac", **SMALL, normalise_observations=True))
     with pytest.raises(ConfigError, match="observe"):
         sac.update(make_batch())
 
@@ -265,7 +266,7 @@ def test_normalisation_without_observations_is_an_error(make_sac, make_batch):
 def test_action_spaces_that_sac_cannot_act_in_are_refused(space):
     with pytest.raises(ConfigError):
         SAC(
-            RECIPES["plain"],
+            RECIPES["sac"],
             {"x": spaces.Box(-1, 1, (1,))},
             space,
             seed=0,

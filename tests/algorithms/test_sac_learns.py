@@ -5,25 +5,38 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sac_kit import preset
 
+from tickrate.algorithms.options import OptimiserConfig
 from tickrate.algorithms.sac import SAC
-from tickrate.algorithms.sac_config import SACConfig
+from tickrate.algorithms.sac_networks import VECTOR
 from tickrate.data.replay import Replay
 from tickrate.data.schema import Flag, RecordSchema
 from tickrate.policy import Policy
 from tickrate.testing.probes import PROBES, Probe, ProbeEnv
 
 QUICK = {
-    "hidden": (32, 32),
+    "actor": {"hidden": [32, 32]},
+    "critic": {"hidden": [32, 32]},
     "batch_size": 64,
-    "learning_rate": 3e-3,
     "initial_temperature": 1e-3,
     "learn_temperature": False,
 }
+
+
+def rate(learning_rate):
+    return {f"{part}_optimiser": {"learning_rate": learning_rate} for part in ("actor", "critic")}
+
+
+def quick_norm(momentum):
+    """Batch norm's statistics follow within a short test."""
+    return {part: {"hidden": [32, 32], "batch_norm_momentum": momentum} for part in ("actor", "critic")}
+
+
 LONG = pytest.mark.long
 RECIPES = {
-    "plain": SACConfig.plain(**QUICK, target_rate=0.05),
-    "crossq": SACConfig.crossq(**{**QUICK, "learning_rate": 1e-3}, batch_norm_momentum=0.1, policy_delay=1),
+    "sac": preset("sac", **QUICK, **rate(3e-3), target_rate=0.05),
+    "live": preset("live", **{**QUICK, **quick_norm(0.1)}, **rate(1e-3), policy_delay=1),
 }
 
 
@@ -76,7 +89,9 @@ def values(sac, observations):
     rows = torch.tensor(observations, dtype=torch.float32)
     actions = torch.rand((len(rows), 1), generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.no_grad():
-        return sac.networks.values(rows, actions).mean(0).numpy()
+        networks = sac.networks
+        features = networks.critic_features({VECTOR: rows})
+        return networks.value_head.mean(networks.values(features, actions)).mean(0).numpy()
 
 
 @pytest.fixture(autouse=True)
@@ -90,11 +105,11 @@ def one_thread():
 @pytest.mark.parametrize(
     ("recipe", "name"),
     [
-        ("plain", "constant_reward"),
-        ("plain", "observed_reward"),
-        ("plain", "discount"),
-        ("crossq", "observed_reward"),
-        ("crossq", "discount"),
+        ("sac", "constant_reward"),
+        ("sac", "observed_reward"),
+        ("sac", "discount"),
+        ("live", "observed_reward"),
+        ("live", "discount"),
     ],
 )
 def test_values_are_those_of_the_probe(recipe, name):
@@ -104,10 +119,10 @@ def test_values_are_those_of_the_probe(recipe, name):
     np.testing.assert_allclose(values(sac, seen), expected, atol=0.2)
 
 
-# Not chosen_action with crossq: its observation never changes, so batch norm has no spread to divide by.
+# Not chosen_action with batch norm: its observation never changes, so batch norm has no spread to divide by.
 @pytest.mark.parametrize(
     ("recipe", "name"),
-    [("plain", "chosen_action"), ("plain", "observed_action"), ("crossq", "observed_action")],
+    [("sac", "chosen_action"), ("sac", "observed_action"), ("live", "observed_action")],
 )
 def test_actions_are_those_of_the_probe(recipe, name):
     sac, replay = learn(RECIPES[recipe], ProbeEnv(name), 800, gamma=0.9)
@@ -118,7 +133,7 @@ def test_actions_are_those_of_the_probe(recipe, name):
     np.testing.assert_allclose(action, expected, atol=0.2)
 
 
-@pytest.mark.parametrize("recipe", ["crossq", pytest.param("plain", marks=LONG)])
+@pytest.mark.parametrize("recipe", ["live", pytest.param("sac", marks=LONG)])
 def test_the_action_buffer_reaches_the_policy(recipe):
     sac, _ = learn(RECIPES[recipe], ProbeEnv("action_buffer"), 1000, gamma=0.5)
     policy = Policy.from_bytes(sac.policy_bytes(0), seed=0)
@@ -135,17 +150,22 @@ def test_the_action_buffer_reaches_the_policy(recipe):
 @pytest.mark.parametrize(
     ("recipe", "n_step", "updates"),
     [
-        ("plain", 3, 800),
-        pytest.param("plain", 1, 2500, marks=LONG),
-        pytest.param("crossq", 1, 2500, marks=LONG),
-        pytest.param("crossq", 3, 2500, marks=LONG),
+        ("sac", 3, 800),
+        pytest.param("sac", 1, 2500, marks=LONG),
+        pytest.param("live", 1, 2500, marks=LONG),
+        pytest.param("live", 3, 2500, marks=LONG),
     ],
 )
 def test_a_time_limit_bootstraps_from_the_true_final_observation(recipe, n_step, updates):
     # Reward 1 in each step, limit 50, gamma 0.99: Q is 100 at every step. Without bootstrapping at the limit
     # it would be 39.5 at the first step and 1 at the last.
     env = ProbeEnv(Probe(horizon=50, reward=lambda m: 1.0, value=None, truncates=True, observes="step"))
-    config = replace(RECIPES[recipe], target_rate=0.2, learning_rate=1e-2, normalise_observations=True)
+    config = replace(
+        RECIPES[recipe],
+        target_rate=0.2,
+        critic_optimiser=OptimiserConfig(learning_rate=1e-2),
+        normalise_observations=True,
+    )
     sac, _ = learn(config, env, updates, gamma=0.99, n_step=n_step)
     np.testing.assert_allclose(values(sac, [[0.0], [10.0], [25.0], [49.0]]), 100.0, rtol=0.25)
 

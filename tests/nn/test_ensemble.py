@@ -77,7 +77,7 @@ def test_batch_norm_running_statistics_hand_worked():
 
 
 def test_mlp_shares_its_input_between_members():
-    network = EnsembleMLP(2, 3, (4,), 1, batch_norm=False, generator=generator())
+    network = EnsembleMLP(2, 3, (4,), 1, generator=generator())
     x = torch.randn(6, 3, generator=generator(1))
     first, second = network.layers
     for k in range(2):
@@ -87,12 +87,12 @@ def test_mlp_shares_its_input_between_members():
 
 
 def test_mlp_normalises_the_input_and_after_each_relu():
-    network = EnsembleMLP(2, 3, (4, 5), 1, batch_norm=True, generator=generator())
+    network = EnsembleMLP(2, 3, (4, 5), 1, norm="batch", generator=generator())
     assert [norm.features for norm in network.norms] == [3, 4, 5]
-    assert not list(EnsembleMLP(2, 3, (4, 5), 1, batch_norm=False, generator=generator()).norms)
+    assert not list(EnsembleMLP(2, 3, (4, 5), 1, generator=generator()).norms)
 
 
 def test_same_seed_same_weights():
-    a, b = (EnsembleMLP(2, 3, (4,), 1, batch_norm=True, generator=generator(7)) for _ in range(2))
+    a, b = (EnsembleMLP(2, 3, (4,), 1, norm="batch", generator=generator(7)) for _ in range(2))
     for x, y in zip(a.parameters(), b.parameters(), strict=True):
         assert torch.equal(x, y)

@@ -34,12 +34,12 @@ def test_a_constant_input_stays_finite():
     assert normaliser(torch.tensor([[7.0]])).item() == pytest.approx(0.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("norm", ["none", "batch"])
 @pytest.mark.parametrize("normalise", [False, True])
-def test_folded_layers_equal_the_network(batch_norm, normalise):
+def test_folded_layers_equal_the_network(norm, normalise):
     torch.manual_seed(0)
     network = EnsembleMLP(
-        2, 6, (16, 8), 3, batch_norm=batch_norm, generator=torch.Generator().manual_seed(0), momentum=0.3
+        2, 6, (16, 8), 3, norm=norm, generator=torch.Generator().manual_seed(0), momentum=0.3
     )
     normaliser = RunningNormaliser(6) if normalise else None
     if normaliser is not None:

@@ -1,8 +1,8 @@
-"""Soft actor-critic: one update that reads top to bottom like the paper, for SAC and for CrossQ."""
+"""Soft actor-critic: one update that reads top to bottom like the paper, for SAC and its descendants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
 import msgspec
@@ -14,16 +14,25 @@ from torch import Tensor, nn
 
 from tickrate import __version__
 from tickrate.algorithms.observation_groups import GroupPacker
+from tickrate.algorithms.options import OptimiserConfig
 from tickrate.algorithms.sac_batch import TransitionLoader, bounded_box
 from tickrate.algorithms.sac_config import SACConfig
-from tickrate.algorithms.sac_functions import SACFunctions, joint_batch_values
+from tickrate.algorithms.sac_functions import (
+    SACFunctions,
+    joint_batch_values,
+    joint_target_values,
+    least_value_loss,
+    mean_value_loss,
+    target_network_values,
+)
 from tickrate.algorithms.sac_networks import SACNetworks
 from tickrate.artefact import Exploration, NetworkSpec, PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
-from tickrate.nn.adam import FusedAdam
+from tickrate.nn.descent import Descent
 from tickrate.nn.folding import fold
 from tickrate.nn.normaliser import RunningNormaliser
+from tickrate.nn.policy_heads import GaussianHead
 from tickrate.nn.state import (
     Arrays,
     check_arrays,
@@ -31,13 +40,14 @@ from tickrate.nn.state import (
     module_tensors,
     to_arrays,
 )
+from tickrate.nn.value_heads import CategoricalValues, ScalarValues
 
 
 class SAC:
-    """Soft actor-critic (arXiv 1812.05905) with a learned temperature, with or without a target network.
+    """Soft actor-critic (arXiv 1812.05905) and what grew out of it: REDQ, DroQ, CrossQ, FlashSAC.
 
     Args:
-        config: the options; `SACConfig.plain` and `SACConfig.crossq` are the recipes.
+        config: the options.
         observation_spaces: leaf space by path of the canonical observation, in its order.
         action_space: a bounded box.
         seed: seeds the initial weights and the sampling of actions in updates.
@@ -68,26 +78,33 @@ class SAC:
         actor = GroupPacker("actor", config.groups.get("actor", ()), observation_spaces)
         critic = GroupPacker("critic", config.groups.get("critic", ()), observation_spaces)
         self._loader = TransitionLoader(actor, critic, box, self.device)
-        size, log_scale = self._loader.action_size, self._loader.log_scale
-        self.target_entropy = config.target_entropy_per_dim * size + log_scale
-        """Target entropy in environment units, nats."""
+        log_std = (config.log_std_offset, config.log_std_min, config.log_std_max)
+        policy_head = GaussianHead(self._loader.action_size, self._loader.log_scale, log_std)
+        value_head = (
+            CategoricalValues(config.value_bins, config.value_limit, self.device)
+            if config.value_bins
+            else ScalarValues()
+        )
         start = torch.Generator().manual_seed(seed)
-        self.networks = SACNetworks(config, actor.size, critic.size, size, log_scale, start).to(self.device)
+        networks = SACNetworks(config, actor.size, critic.size, policy_head, value_head, start)
+        self.networks = networks.to(self.device)
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        self._critic_adam = self._adam(self.networks.critics.parameters())
-        self._actor_adam = self._adam(self.networks.actor.parameters())
-        self._alpha_adam = self._adam([self.networks.log_alpha])
-        default = SACFunctions() if config.target_network else SACFunctions(values=joint_batch_values)
-        self.functions = functions or default
+        networks.dropout = self._generator
+        self._critics = self._descent("critic_loss", networks.critics, config.critic_optimiser)
+        self._actor = self._descent("actor_loss", networks.actor, config.actor_optimiser)
+        self._alpha = self._descent("temperature_loss", networks.log_alpha, config.temperature_optimiser)
+        self._target_entropy = torch.tensor(self._entropy_at(0), device=self.device)
+        self.functions = functions or _functions(config)
         self.updates = 0
         """Critic updates done so far."""
         self._metrics: dict[str, SupportsFloat] = {}
+        self._errors: Tensor | None = None
         self._contract = PolicyContract(
             algorithm="sac",
             observation=tuple(leaf_spec(path, space) for path, space in observation_spaces.items()),
             action=action_spec(box),
             groups={"actor": actor.paths, "critic": critic.paths},
-            network=NetworkSpec(widths=(actor.size, *config.hidden, 2 * size)),
+            network=NetworkSpec(widths=(actor.size, *config.actor.hidden, policy_head.outputs)),
             exploration=Exploration(config.noise_correlation, config.log_std_min, config.log_std_max),
             period_s=period_s,
             action_buffer_length=action_buffer_length,
@@ -104,12 +121,13 @@ class SAC:
     def update(self, batch: Batch) -> Mapping[str, SupportsFloat]:
         """Do one critic update and, at every ``policy_delay``-th, one of actor and temperature.
 
-        A batch with values that are not finite is skipped and counted; a loss that is not finite changes no
-        weight. Nothing in here waits for the device.
+        A batch with values that are not finite is skipped and counted; a loss or gradient that is not finite
+        changes no weight and no statistic. Nothing in here waits for the device.
 
         Returns:
             Metrics, scalars on the device: critic_loss, q_mean, target_mean (values in units of reward),
-            actor_loss, entropy (nats, in environment units), alpha, and the host's count skipped_updates.
+            actor_loss, entropy (nats, in environment units), alpha, the gradients' lengths
+            critic_gradient and actor_gradient, and the host's count skipped_updates.
             Those of the actor appear with its first update.
 
         Raises:
@@ -124,33 +142,84 @@ class SAC:
         transition = self._loader.load(batch)
         if transition is None:
             return {**self._metrics, "skipped_updates": self._loader.skipped}
+        self._follow_schedules()
         networks, functions, metrics = self.networks, self.functions, self._metrics
-        now, later = transition.actor_observation.chunk(2)
+        policy_head, value_head = networks.policy_head, networks.value_head
+        rows = len(transition.reward)
+        actor_features = networks.actor_features(transition.actor)
+        critic_features = networks.critic_features(transition.critic)
+        now, later = actor_features.chunk(2)
         alpha = networks.log_alpha.detach().exp()
 
         with torch.no_grad():
-            next_action, next_log_prob = networks.act(later, self._noise(transition.action))
-        values, next_values = functions.values(networks, transition, next_action)
-        target = functions.target(transition.reward, transition.discount, next_values, next_log_prob, alpha)
-        critic_loss = functions.critic_loss(values, target)
-        _descend(self._critic_adam, critic_loss)
-        metrics["critic_loss"], metrics["q_mean"] = critic_loss.detach(), values.detach().mean()
-        metrics["target_mean"] = target.mean()
+            next_action, next_log_prob = networks.act(later, policy_head.noise(rows, self._generator))
+        output, following = functions.values(networks, transition, critic_features, next_action)
+        following = self._some(following)
+        target = functions.target(
+            value_head, transition.reward, transition.discount, following, next_log_prob, alpha
+        )
+        loss = functions.critic_loss(value_head, output, target)
+        if transition.weights is not None:
+            loss = loss * transition.weights
+        metrics["critic_loss"] = self._critics.descend(loss.mean(1).sum())
+        metrics["critic_gradient"] = self._critics.length
+        values, target_values = value_head.mean(output.detach()), value_head.target_mean(target)
+        metrics["q_mean"], metrics["target_mean"] = values.mean(), target_values.mean()
+        self._errors = (values - target_values).abs().mean(0)
 
         self.updates += 1
         if self.updates % self.config.policy_delay == 0:
-            action, log_prob = networks.act(now, self._noise(transition.action), batch_statistics=True)
-            policy_values = networks.values(transition.critic_observation.chunk(2)[0], action)
-            actor_loss = functions.actor_loss(policy_values, log_prob, alpha)
-            _descend(self._actor_adam, actor_loss)
-            metrics["actor_loss"], metrics["entropy"] = actor_loss.detach(), -log_prob.detach().mean()
+            action, log_prob = networks.act(now, policy_head.noise(rows, self._generator), learning=True)
+            policy_values = value_head.mean(networks.values(critic_features.chunk(2)[0].detach(), action))
+            metrics["actor_loss"] = self._actor.descend(
+                functions.actor_loss(policy_values, log_prob, alpha).mean()
+            )
+            metrics["actor_gradient"], metrics["entropy"] = self._actor.length, -log_prob.detach().mean()
             if self.config.learn_temperature:
-                loss = functions.temperature_loss(networks.log_alpha, log_prob.detach(), self.target_entropy)
-                _descend(self._alpha_adam, loss)
+                self._alpha.descend(
+                    functions.temperature_loss(networks.log_alpha, log_prob.detach(), self._target_entropy)
+                )
             metrics["alpha"] = networks.log_alpha.detach().exp()
 
         networks.move_target()
         return {**metrics, "skipped_updates": self._loader.skipped}
+
+    @property
+    def target_entropy(self) -> float:
+        """Target entropy now, in environment units, nats."""
+        return self._entropy_at(self.updates)
+
+    def priorities(self) -> NDArray[np.float32]:
+        """Return the absolute errors of the last batch's values, ``(batch,)``; waits for the device."""
+        if self._errors is None:
+            raise RuntimeError("priorities() before the first update")
+        errors: NDArray[np.float32] = self._errors.float().cpu().numpy()
+        return errors
+
+    def faults(self) -> list[str]:
+        """Return a sentence for each network that was kept from bad steps since the last call; waits."""
+        return [text for part in (self._critics, self._actor, self._alpha) if (text := part.fault())]
+
+    def _entropy_at(self, updates: int) -> float:
+        config, loader = self.config, self._loader
+        return config.entropy_per_dim(updates) * loader.action_size + loader.log_scale
+
+    def _follow_schedules(self) -> None:
+        config = self.config
+        for part in (self._critics, self._actor, self._alpha):
+            part.follow(self.updates)
+        if config.schedule_updates:
+            self._target_entropy.fill_(self._entropy_at(self.updates))
+            if not config.learn_temperature:
+                self.networks.log_alpha.data.fill_(float(np.log(config.temperature(self.updates))))
+
+    def _some(self, following: Tensor) -> Tensor:
+        """Return the outputs of the critics that this target is taken from: all, or a random few."""
+        count = self.config.target_critics
+        if not 0 < count < len(following):
+            return following
+        chosen = torch.randperm(len(following), generator=self._generator, device=self.device)[:count]
+        return following.index_select(0, chosen)
 
     def policy_bytes(self, version: int) -> bytes:
         """Return the present actor as an artefact, weights and statistics of one moment folded together.
@@ -191,9 +260,9 @@ class SAC:
     def _tensors(self) -> dict[str, Tensor]:
         return {
             **module_tensors(self.networks, "networks"),
-            **self._critic_adam.tensors("adam/critics"),
-            **self._actor_adam.tensors("adam/actor"),
-            **self._alpha_adam.tensors("adam/alpha"),
+            **self._critics.tensors("critics"),
+            **self._actor.tensors("actor"),
+            **self._alpha.tensors("alpha"),
         }
 
     def _normalisers(self) -> dict[str, RunningNormaliser]:
@@ -203,19 +272,24 @@ class SAC:
         }
         return {name: normaliser for name, normaliser in pairs.items() if normaliser is not None}
 
-    def _noise(self, like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=self._generator, device=self.device)
+    def _descent(self, name: str, learned: nn.Module | nn.Parameter, options: OptimiserConfig) -> Descent:
+        return Descent(
+            name,
+            learned,
+            kind=options.kind,
+            rate=options.rate,
+            betas=options.betas,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+            gradient_limit=self.config.gradient_limit,
+        )
 
-    def _adam(self, parameters: Iterable[nn.Parameter]) -> FusedAdam:
-        betas = (self.config.adam_beta1, self.config.adam_beta2)
-        return FusedAdam(parameters, learning_rate=self.config.learning_rate, betas=betas)
 
-
-def _descend(optimiser: FusedAdam, loss: Tensor) -> None:
-    """Step down the gradient of the loss in the optimiser's own parameters; a non-finite loss is skipped.
-
-    Gradients are computed for these parameters alone: none for the critics in the actor's step.
-    """
-    gradients = torch.autograd.grad(loss, optimiser.parameters)
-    value = loss.detach()
-    optimiser.step(gradients, skip=torch.ne(value - value, 0.0).float())  # inf - inf and nan - nan are not 0
+def _functions(config: SACConfig) -> SACFunctions:
+    """Return the steps that a configuration asks for."""
+    values = target_network_values
+    if config.joint_batch:
+        values = joint_target_values if config.target_network else joint_batch_values
+    return SACFunctions(
+        values=values, actor_loss=mean_value_loss if config.actor_value == "mean" else least_value_loss
+    )

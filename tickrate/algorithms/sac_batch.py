@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tickrate.algorithms.observation_groups import GroupPacker
 from tickrate.algorithms.sac_functions import Transition
+from tickrate.algorithms.sac_networks import VECTOR
 from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
 
@@ -60,12 +61,14 @@ class TransitionLoader:
             self._skip(bad, batch)
             return None
         tensors = {name: self._tensor(value) for name, value in arrays.items()}
+        weights = getattr(batch, "weights", None)
         return Transition(
-            actor_observation=tensors["actor group"],
-            critic_observation=tensors.get("critic group", tensors["actor group"]),
+            actor={VECTOR: tensors["actor group"]},
+            critic={VECTOR: tensors.get("critic group", tensors["actor group"])},
             action=tensors["action"],
             reward=tensors["reward"],
             discount=tensors["discount"],
+            weights=None if weights is None else self._tensor(weights),
         )
 
     def rows(self, group: GroupPacker, observation: Mapping[str, NDArray[Any]]) -> Tensor:

@@ -1,110 +1,98 @@
-"""The options of SAC and its named presets. No torch, so that commands can show them quickly."""
+"""Options of soft actor-critic. No torch: commands that only read a configuration load them quickly."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal
 
+from tickrate.algorithms.options import NetworkConfig, OptimiserConfig, Schedule
 from tickrate.errors import ConfigError, suggest
 
 
 @dataclass(frozen=True)
 class SACConfig:
-    """Options of SAC; the presets `plain` and `crossq` are the two recipes to start from.
+    """Options of SAC. The defaults are SAC as published; the presets are in ``tickrate/config/presets``.
 
-    Discounting and n-step returns are not here: they come with each batch from the replay.
+    Discounting, n-step returns and updates per step are not here: they belong to replay and trainer.
     """
 
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers of actor and critics; wider learns finer, costs time. Usual: 64 to 512."""
+    actor: NetworkConfig = field(default_factory=NetworkConfig)
+    """Body of the actor."""
+    critic: NetworkConfig = field(default_factory=NetworkConfig)
+    """Body of each critic."""
 
     critics: int = 2
-    """Number of critics, of which the smallest value counts. Usual: 2."""
-
-    batch_norm: bool = False
-    """Batch norm in critics and actor, on the input and after each ReLU."""
-
-    batch_norm_momentum: float = 0.01
-    """Weight of the newest batch in the running statistics that the policy acts with. Usual: 0.01."""
+    """Number of critics. Usual: 2; 10 (REDQ)."""
+    target_critics: int = 0
+    """Critics drawn anew for each update whose smallest value is the target (REDQ's M); 0: all. Usual: 2."""
+    actor_value: Literal["least", "mean"] = "least"
+    """What the actor climbs: the smallest critic's value (SAC), or the mean of all (REDQ, DroQ)."""
+    value_bins: int = 0
+    """0: critics say a number. More: a distribution over so many values (FlashSAC, XQC). Usual: 0 or 101."""
+    value_limit: float = 5.0
+    """Largest value of the distribution; ``replay.return_limit`` scales rewards so that returns fit. Usual:
+    5."""
 
     target_network: bool = True
     """Bootstrap from a slowly moving copy of the critics. Without it, batch norm has to be on (CrossQ)."""
-
     target_rate: float = 0.005
     """Share of the critics that enters the target copy at each update (Polyak). Usual: 0.005 to 0.02."""
-
+    joint_batch: bool = False
+    """Pass (s, a) and (s', a') through the critics in one batch, so that batch norm sees both (CrossQ,
+    FlashSAC)."""
     policy_delay: int = 1
-    """The actor and the temperature are updated at every n-th critic update. Usual: 1 (SAC), 3 (CrossQ)."""
-
+    """The actor and the temperature are updated at every n-th critic update. Usual: 1 (SAC), 3 (CrossQ), 20
+    (REDQ)."""
     batch_size: int = 256
     """Transitions a batch; used by the trainer that samples them. Usual: 128 to 512."""
 
-    learning_rate: float = 3e-4
-    """Step size of Adam for actor, critics and temperature. Usual: 3e-4; 1e-3 with batch norm."""
-
-    adam_beta1: float = 0.9
-    """Decay of Adam's mean of gradients. Usual: 0.9; 0.5 with batch norm (CrossQ)."""
-
-    adam_beta2: float = 0.999
-    """Decay of Adam's mean of squared gradients. Usual: 0.999."""
+    actor_optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """How the actor follows its gradient."""
+    critic_optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """How the critics follow theirs."""
+    temperature_optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    """How the temperature follows its own."""
+    gradient_limit: float = 0.0
+    """Length to which longer gradients of a network are cut; 0: they are left alone. Usual: 0 or 10."""
 
     initial_temperature: float = 1.0
     """Entropy coefficient alpha at the start, in units of reward. Small rewards a step want about 0.01."""
-
     learn_temperature: bool = True
-    """Adjust alpha so that the policy's entropy meets the target; False keeps the initial value."""
-
+    """Adjust alpha so that the policy's entropy meets the target; False keeps it, or follows the schedule."""
+    final_temperature: float | None = None
+    """Alpha after ``schedule_updates``, in a straight line; only where it is not learned."""
     target_entropy_per_dim: float = -1.0
-    """Target entropy a component of the action, for actions scaled to [-1, 1], in nats. Usual: -1 to -0.5."""
+    """Target entropy a component of a continuous action, scaled to [-1, 1], in nats. Usual: -1 to -0.5."""
+    final_target_entropy_per_dim: float | None = None
+    """The same after ``schedule_updates``, in a straight line; None: it stays."""
+    target_entropy_share: float = 0.3
+    """Target entropy of discrete choices, as a share of the largest possible. Usual: 0.1 to 0.7."""
+    schedule_updates: int = 0
+    """Updates that the two schedules above take."""
 
     log_std_offset: float = 0.0
     """Added to the network's log_std before it is clamped: where exploration starts. Usual: -0.5 to 0."""
-
     log_std_min: float = -5.0
     """Lower clamp of log_std; keeps some noise for ever. Usual: -5 (the least allowed is -20)."""
-
     log_std_max: float = 2.0
     """Upper clamp of log_std. Usual: 1 to 2."""
-
     actor_last_gain: float = 1.0
-    """Factor on the actor's initial last layer; 0.1 starts near the middle of the action range."""
-
+    """Factor on an ``mlp`` actor's initial last layer; 0.1 starts near the middle of the action range."""
     noise_correlation: float = 0.0
     """Correlation rho of the exploration noise from step to step (AR(1), unit variance), in [0, 1). Live
     systems with mass want about 0.8; 0 is SAC's white noise."""
+    noise_hold: int = 1
+    """Most steps for which exploration noise is held; the number is drawn anew, n with a weight of 1/n^2
+    (FlashSAC). 1: new noise at every step. Usual: 1 or 16."""
 
     normalise_observations: bool = False
-    """Scale inputs by running mean and variance of all observations; for spaces with unlike units."""
-
+    """Scale inputs by running mean and variance of all observations, each counted once when it arrives; for
+    spaces with unlike units. Batch norm on the inputs does the same with less memory of the past."""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Leaves that ``actor`` and ``critic`` read, by path; a group left out reads all leaves, so a critic may
     see what the actor will not have when it acts."""
-
-    @classmethod
-    def plain(cls, **changes: Any) -> SACConfig:
-        """Return SAC as published (arXiv 1812.05905): target network, no batch norm, no delay."""
-        return _changed(cls(), changes)
-
-    @classmethod
-    def crossq(cls, **changes: Any) -> SACConfig:
-        """Return the CrossQ-style recipe for live systems (ICLR 2024): batch norm, no target network."""
-        recipe = cls(
-            hidden=(128, 128),
-            batch_norm=True,
-            target_network=False,
-            policy_delay=3,
-            batch_size=128,
-            learning_rate=1e-3,
-            adam_beta1=0.5,
-            initial_temperature=0.01,
-            log_std_offset=-0.5,
-            log_std_max=1.0,
-            actor_last_gain=0.1,
-            noise_correlation=0.8,
-        )
-        return _changed(recipe, changes)
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
@@ -112,30 +100,9 @@ class SACConfig:
         Raises:
             ConfigError: naming the option, its value and what is possible.
         """
-        positive = ("critics", "policy_delay", "batch_size", "learning_rate", "initial_temperature")
-        for name in positive:
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"sac.{name} is {value}: it must be positive")
-        if not self.hidden or any(width < 1 for width in self.hidden):
-            raise ConfigError(f"sac.hidden is {list(self.hidden)}: give one positive width or more")
-        for name in ("adam_beta1", "adam_beta2", "noise_correlation"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"sac.{name} is {getattr(self, name)}: it must be in [0, 1)")
-        for name in ("target_rate", "batch_norm_momentum"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise ConfigError(f"sac.{name} is {getattr(self, name)}: it must be in (0, 1]")
-        if not -20.0 <= self.log_std_min <= self.log_std_max <= 5.0:
-            raise ConfigError(
-                f"sac.log_std_min {self.log_std_min} and log_std_max {self.log_std_max}: "
-                "they must be ordered and inside [-20, 5]"
-            )
-        if not (self.target_network or self.batch_norm):
-            raise ConfigError(
-                "sac.target_network is False: critics without a target need sac.batch_norm = True"
-            )
-        if self.batch_norm and self.batch_size < 2:
-            raise ConfigError(f"sac.batch_size is {self.batch_size}: batch norm needs 2 transitions or more")
+        self._check_numbers()
+        self._check_critics()
+        self._check_temperature()
         for name in self.groups:
             if name not in ("actor", "critic"):
                 raise ConfigError(
@@ -143,10 +110,81 @@ class SACConfig:
                     f"{suggest(name, ('actor', 'critic'))}"
                 )
 
+    def _check_numbers(self) -> None:
+        positive = (
+            "critics",
+            "policy_delay",
+            "batch_size",
+            "initial_temperature",
+            "value_limit",
+            "noise_hold",
+        )
+        for name in positive:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"sac.{name} is {value}: it must be positive")
+        for name in ("target_critics", "value_bins", "gradient_limit", "schedule_updates"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"sac.{name} is {value}: it must not be negative")
+        if not 0.0 <= self.noise_correlation < 1.0:
+            raise ConfigError(f"sac.noise_correlation is {self.noise_correlation}: it must be in [0, 1)")
+        if not 0.0 < self.target_rate <= 1.0:
+            raise ConfigError(f"sac.target_rate is {self.target_rate}: it must be in (0, 1]")
+        if not -20.0 <= self.log_std_min <= self.log_std_max <= 5.0:
+            raise ConfigError(
+                f"sac.log_std_min {self.log_std_min} and log_std_max {self.log_std_max}: "
+                "they must be ordered and inside [-20, 5]"
+            )
+        if self.noise_correlation and self.noise_hold > 1:
+            raise ConfigError(
+                f"sac.noise_correlation is {self.noise_correlation} and noise_hold {self.noise_hold}: "
+                "choose one"
+            )
 
-def _changed(config: SACConfig, changes: Mapping[str, Any]) -> SACConfig:
-    known = [item.name for item in fields(SACConfig)]
-    for name in changes:
-        if name not in known:
-            raise ConfigError(f"SAC has no option {name!r}.{suggest(name, known)}")
-    return replace(config, **changes)
+    def _check_critics(self) -> None:
+        if not self.target_network and not (self.critic.has_batch_norm and self.joint_batch):
+            raise ConfigError(
+                "sac.target_network is False: critics without a target need batch norm "
+                "(sac.critic.norm: batch) and sac.joint_batch: true"
+            )
+        if self.joint_batch and not self.critic.has_batch_norm:
+            raise ConfigError("sac.joint_batch is on: it does nothing for critics without batch norm")
+        if self.target_critics > self.critics:
+            raise ConfigError(
+                f"sac.target_critics is {self.target_critics}, but there are {self.critics} critics"
+            )
+        if self.value_bins == 1:
+            raise ConfigError("sac.value_bins is 1: give 0 (a number) or at least 2, usually 101")
+        batch_norm = self.critic.has_batch_norm or self.actor.has_batch_norm
+        if batch_norm and self.batch_size < 2:
+            raise ConfigError(f"sac.batch_size is {self.batch_size}: batch norm needs 2 transitions or more")
+
+    def _check_temperature(self) -> None:
+        if self.final_temperature is not None and not self.final_temperature > 0:
+            raise ConfigError(f"sac.final_temperature is {self.final_temperature}: it must be positive")
+        if self.final_temperature is not None and self.learn_temperature:
+            raise ConfigError(
+                "sac.final_temperature is set, but sac.learn_temperature is on: a learned one has none"
+            )
+        if self.final_target_entropy_per_dim is not None and not self.learn_temperature:
+            raise ConfigError("sac.final_target_entropy_per_dim is set, but sac.learn_temperature is off")
+        scheduled = (self.final_temperature, self.final_target_entropy_per_dim) != (None, None)
+        if scheduled != (self.schedule_updates > 0):
+            raise ConfigError(
+                f"sac.schedule_updates is {self.schedule_updates}: give it together with "
+                "sac.final_temperature or sac.final_target_entropy_per_dim, or give none of them"
+            )
+
+    @property
+    def temperature(self) -> Schedule:
+        """Alpha, where it is not learned."""
+        end = self.initial_temperature if self.final_temperature is None else self.final_temperature
+        return Schedule(self.initial_temperature, end, self.schedule_updates)
+
+    @property
+    def entropy_per_dim(self) -> Schedule:
+        """Target entropy a component of a continuous action, nats."""
+        final = self.final_target_entropy_per_dim
+        end = self.target_entropy_per_dim if final is None else final
+        return Schedule(self.target_entropy_per_dim, end, self.schedule_updates)

@@ -8,68 +8,93 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tickrate.algorithms.sac_networks import SACNetworks
+from tickrate.algorithms.sac_networks import Inputs, SACNetworks
+from tickrate.nn.value_heads import ValueHead
 
 
 @dataclass(frozen=True)
 class Transition:
     """A batch on the device. Both times of an observation lie in one array, first now, then next."""
 
-    actor_observation: Tensor
-    """``(2 * batch, actor inputs)``, float32: rows of o_t, then of o_{t+n}."""
-    critic_observation: Tensor
-    """``(2 * batch, critic inputs)``, float32, as above."""
+    actor: Inputs
+    """What the actor reads, by name, ``(2 * batch, ...)``: rows of o_t, then of o_{t+n}."""
+    critic: Inputs
+    """What the critics read, as above."""
     action: Tensor
-    """``(batch, size)``, scaled to [-1, 1]: what the device was really told."""
+    """``(batch, size)``, as networks see it: scaled to [-1, 1], or one-hot; what the device was really
+    told."""
     reward: Tensor
     """``(batch,)``: sum of the n rewards, discounted."""
     discount: Tensor
     """``(batch,)``: gamma^n, 0 where the episode terminated (not where it was truncated)."""
+    weights: Tensor | None = None
+    """``(batch,)``: weight of each row's loss; None: all 1."""
 
 
 def target_network_values(
-    networks: SACNetworks, transition: Transition, next_action: Tensor
+    networks: SACNetworks, transition: Transition, features: Tensor, next_action: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return Q(s, a) with gradients and the target network's Q(s', a'), ``(critics, batch)`` each (SAC)."""
-    now, later = transition.critic_observation.chunk(2)
+    """Return what critics say of (s, a), with gradients, and the target network of (s', a') (SAC)."""
+    later = networks.target_features(transition.critic, features).chunk(2)[1]
     with torch.no_grad():
-        next_values = networks.target_values(later, next_action)
-    return networks.values(now, transition.action, batch_statistics=True), next_values
+        following = networks.target_values(later, next_action)
+    return networks.values(features.chunk(2)[0], transition.action, learning=True), following
 
 
 def joint_batch_values(
-    networks: SACNetworks, transition: Transition, next_action: Tensor
+    networks: SACNetworks, transition: Transition, features: Tensor, next_action: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return Q(s, a) and Q(s', a') from one pass over both, ``(critics, batch)`` each (CrossQ, ICLR 2024).
+    """Return what critics say of (s, a) and of (s', a'), from one pass over both (CrossQ, ICLR 2024).
 
     One batch, one set of batch norm statistics: that of the mixture of (s, a) and (s', a'). This is what
     lets the target network go.
     """
-    both = networks.values(
-        transition.critic_observation, torch.cat((transition.action, next_action)), batch_statistics=True
-    )
-    values, next_values = both.chunk(2, dim=1)
-    return values, next_values.detach()
+    both = networks.values(features, torch.cat((transition.action, next_action)), learning=True)
+    output, following = both.chunk(2, dim=1)
+    return output, following.detach()
+
+
+def joint_target_values(
+    networks: SACNetworks, transition: Transition, features: Tensor, next_action: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what critics say of (s, a), the target network of (s', a'), by joint batches (FlashSAC)."""
+    actions = torch.cat((transition.action, next_action))
+    with torch.no_grad():
+        slow = networks.target_values(
+            networks.target_features(transition.critic, features), actions, learning=True
+        )
+    output = networks.values(features, actions, learning=True).chunk(2, dim=1)[0]
+    return output, slow.chunk(2, dim=1)[1]
 
 
 def soft_target(
-    reward: Tensor, discount: Tensor, next_values: Tensor, next_log_prob: Tensor, alpha: Tensor
+    head: ValueHead,
+    reward: Tensor,
+    discount: Tensor,
+    following: Tensor,
+    next_log_prob: Tensor,
+    alpha: Tensor,
 ) -> Tensor:
-    """Return ``r + discount * (min_i Q_i(s', a') - alpha * log pi(a'|s'))``, ``(batch,)``."""
-    return reward + discount * (next_values.amin(0) - alpha * next_log_prob)
+    """Return the target of ``r + discount * (min_i Q_i(s', a') - alpha * log pi(a'|s'))``, one row each.
+
+    The smallest is taken over the critics that ``following``, ``(critics, batch, outputs)``, holds: all of
+    them, or a random few (REDQ, arXiv 2101.05982). A head that gives distributions moves the one with the
+    smallest mean.
+    """
+    return head.target(reward, discount, head.least(following), -alpha * next_log_prob)
 
 
-def half_squared_error(values: Tensor, target: Tensor) -> Tensor:
-    """Return half the mean squared error of each critic, summed over the critics."""
-    return 0.5 * (values - target).square().mean(1).sum()
+def least_value_loss(values: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """Return ``alpha * log pi(a|s) - min_i Q_i(s, a)``, ``(batch,)`` (SAC)."""
+    return alpha * log_prob - values.amin(0)
 
 
-def soft_actor_loss(values: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
-    """Return the mean of ``alpha * log pi(a|s) - min_i Q_i(s, a)``."""
-    return (alpha * log_prob - values.amin(0)).mean()
+def mean_value_loss(values: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """Return ``alpha * log pi(a|s) - mean_i Q_i(s, a)``, ``(batch,)`` (REDQ, DroQ)."""
+    return alpha * log_prob - values.mean(0)
 
 
-def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: Tensor) -> Tensor:
     """Return ``-log_alpha * (log pi + target entropy)``: alpha rises below the target."""
     return -log_alpha * (log_prob.mean() + target_entropy)
 
@@ -78,13 +103,16 @@ def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float)
 class SACFunctions:
     """The replaceable steps of one SAC update."""
 
-    values: Callable[[SACNetworks, Transition, Tensor], tuple[Tensor, Tensor]] = target_network_values
-    """(networks, transition, next action) -> Q(s, a) with gradients, Q(s', a') without."""
-    target: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] = soft_target
-    """(reward, discount, Q(s', a'), log pi(a'|s'), alpha) -> target of the critics."""
-    critic_loss: Callable[[Tensor, Tensor], Tensor] = half_squared_error
-    """(Q(s, a), target) -> scalar."""
-    actor_loss: Callable[[Tensor, Tensor, Tensor], Tensor] = soft_actor_loss
-    """(Q(s, pi(s)), log pi, alpha) -> scalar."""
-    temperature_loss: Callable[[Tensor, Tensor, float], Tensor] = temperature_loss
+    values: Callable[[SACNetworks, Transition, Tensor, Tensor], tuple[Tensor, Tensor]] = target_network_values
+    """(networks, transition, critics' features of both times, next action) -> outputs for (s, a) with
+    gradients, outputs for (s', a') without, ``(critics, batch, outputs)`` each."""
+    target: Callable[[ValueHead, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] = soft_target
+    """(value head, reward, discount, outputs for (s', a'), log pi(a'|s'), alpha) -> target of the critics."""
+    critic_loss: Callable[[ValueHead, Tensor, Tensor], Tensor] = lambda head, output, target: head.loss(
+        output, target
+    )
+    """(value head, outputs for (s, a), target) -> loss, ``(critics, batch)``."""
+    actor_loss: Callable[[Tensor, Tensor, Tensor], Tensor] = least_value_loss
+    """(Q(s, pi(s)), log pi, alpha) -> loss, ``(batch,)``."""
+    temperature_loss: Callable[[Tensor, Tensor, Tensor], Tensor] = temperature_loss
     """(log alpha, log pi, target entropy) -> scalar."""

@@ -1,4 +1,4 @@
-"""The networks of SAC: a squashed Gaussian actor, an ensemble of critics, their target, the temperature."""
+"""The networks of SAC: an actor, an ensemble of critics, their target, the temperature."""
 
 from __future__ import annotations
 
@@ -8,21 +8,66 @@ import math
 import torch
 from torch import Tensor, nn
 
+from tickrate.algorithms.options import NetworkConfig
 from tickrate.algorithms.sac_config import SACConfig
-from tickrate.nn.gaussian import mean_and_log_std, squashed_sample
 from tickrate.nn.mlp import EnsembleMLP
 from tickrate.nn.normaliser import RunningNormaliser
+from tickrate.nn.policy_heads import PolicyHead
+from tickrate.nn.residual import EnsembleResidual
+from tickrate.nn.value_heads import ValueHead
+
+Inputs = dict[str, Tensor]
+"""What a network reads, by name: the leaves that are vectors side by side as `VECTOR`, others by their
+path."""
+
+VECTOR = "vector"
+
+Body = EnsembleMLP | EnsembleResidual
+
+
+def make_body(
+    config: NetworkConfig,
+    members: int,
+    inputs: int,
+    outputs: int,
+    generator: torch.Generator,
+    last_gain: float = 1.0,
+) -> Body:
+    """Return the networks that a configuration describes."""
+    if config.kind == "residual":
+        return EnsembleResidual(
+            members,
+            inputs,
+            config.hidden[0],
+            len(config.hidden),
+            outputs,
+            expansion=config.expansion,
+            generator=generator,
+            momentum=config.batch_norm_momentum,
+        )
+    return EnsembleMLP(
+        members,
+        inputs,
+        config.hidden,
+        outputs,
+        norm=config.norm,
+        drop=config.dropout,
+        unit_weights=config.unit_weights,
+        generator=generator,
+        last_gain=last_gain,
+        momentum=config.batch_norm_momentum,
+    )
 
 
 class SACNetworks(nn.Module):
-    """Everything that SAC learns. Actions in here are scaled to [-1, 1].
+    """Everything that SAC learns. Actions in here are scaled to [-1, 1], or one-hot.
 
     Args:
         config: SAC's options.
         actor_inputs: width of the actor's observation group.
         critic_inputs: width of the critics' observation group.
-        action_size: number of values in an action.
-        log_scale: sum over the action of ``log((high - low) / 2)``.
+        policy_head: turns the actor's outputs into actions.
+        value_head: turns the critics' outputs into values.
         generator: source of the initial weights (CPU).
     """
 
@@ -31,33 +76,19 @@ class SACNetworks(nn.Module):
         config: SACConfig,
         actor_inputs: int,
         critic_inputs: int,
-        action_size: int,
-        log_scale: float,
+        policy_head: PolicyHead,
+        value_head: ValueHead,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.config = config
-        self.log_scale = log_scale
-        self.actor = EnsembleMLP(
-            1,
-            actor_inputs,
-            config.hidden,
-            2 * action_size,
-            batch_norm=config.batch_norm,
-            generator=generator,
-            last_gain=config.actor_last_gain,
-            momentum=config.batch_norm_momentum,
+        self.policy_head, self.value_head = policy_head, value_head
+        self.actor = make_body(
+            config.actor, 1, actor_inputs, policy_head.outputs, generator, config.actor_last_gain
         )
-        self.critics = EnsembleMLP(
-            config.critics,
-            critic_inputs + action_size,
-            config.hidden,
-            1,
-            batch_norm=config.batch_norm,
-            generator=generator,
-            momentum=config.batch_norm_momentum,
-        )
-        self.target_critics: EnsembleMLP | None = None
+        width = critic_inputs + policy_head.size
+        self.critics = make_body(config.critic, config.critics, width, value_head.outputs, generator)
+        self.target_critics: Body | None = None
         if config.target_network:
             self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self._target_pairs: tuple[list[Tensor], list[Tensor]] | None = (
@@ -69,37 +100,47 @@ class SACNetworks(nn.Module):
         if config.normalise_observations:
             self.actor_normaliser = RunningNormaliser(actor_inputs)
             self.critic_normaliser = RunningNormaliser(critic_inputs)
+        self.dropout: torch.Generator | None = None
+        """Source of dropout's random numbers while learning."""
 
-    def act(
-        self, observation: Tensor, noise: Tensor, batch_statistics: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Sample actions in [-1, 1] ``(batch, size)``; log-densities in environment units ``(batch,)``."""
-        if self.actor_normaliser is not None:
-            observation = self.actor_normaliser(observation)
-        output = self.actor(observation, batch_statistics)[0]
-        config = self.config
-        mean, log_std = mean_and_log_std(
-            output, offset=config.log_std_offset, low=config.log_std_min, high=config.log_std_max
-        )
-        return squashed_sample(mean, log_std, noise, self.log_scale)
+    def actor_features(self, inputs: Inputs) -> Tensor:
+        """Return what the actor's body reads, ``(rows, features)``."""
+        vector = inputs[VECTOR]
+        return vector if self.actor_normaliser is None else self.actor_normaliser(vector)
 
-    def values(self, observation: Tensor, action: Tensor, batch_statistics: bool = False) -> Tensor:
-        """Return the critics' values, ``(critics, batch)``."""
-        return self._values(self.critics, observation, action, batch_statistics)
+    def critic_features(self, inputs: Inputs) -> Tensor:
+        """Return what the critics' bodies read beside the action, ``(rows, features)``."""
+        vector = inputs[VECTOR]
+        return vector if self.critic_normaliser is None else self.critic_normaliser(vector)
 
-    def target_values(self, observation: Tensor, action: Tensor) -> Tensor:
-        """Return the target critics' values, ``(critics, batch)``."""
+    def target_features(self, inputs: Inputs, features: Tensor) -> Tensor:
+        """Return what the target critics read: ``features``, the critics' own: nothing in them is learned."""
+        return features
+
+    def act(self, features: Tensor, noise: Tensor, *, learning: bool = False) -> tuple[Tensor, Tensor]:
+        """Sample actions ``(rows, size)``; their log-probabilities in environment units ``(rows,)``."""
+        output = self.actor(features, learning, self.dropout if learning else None)[0]
+        return self.policy_head.sample(output.float(), noise)
+
+    def values(self, features: Tensor, action: Tensor, *, learning: bool = False) -> Tensor:
+        """Return the critics' outputs, ``(critics, rows, outputs)``; dropout, if any, drops (DroQ).
+
+        Args:
+            features: of the observations, ``(rows, features)``.
+            action: ``(rows, size)``.
+            learning: batch norm takes the batch's statistics and updates the running ones.
+        """
+        return self._values(self.critics, features, action, learning)
+
+    def target_values(self, features: Tensor, action: Tensor, *, learning: bool = False) -> Tensor:
+        """Return the target critics' outputs, ``(critics, rows, outputs)``; see `values`."""
         if self.target_critics is None:
             raise RuntimeError("these networks have no target critics: config.target_network is False")
-        return self._values(self.target_critics, observation, action, False)
+        return self._values(self.target_critics, features, action, learning)
 
-    def _values(
-        self, critics: EnsembleMLP, observation: Tensor, action: Tensor, batch_statistics: bool
-    ) -> Tensor:
-        if self.critic_normaliser is not None:
-            observation = self.critic_normaliser(observation)
-        values: Tensor = critics(torch.cat((observation, action), 1), batch_statistics)
-        return values.squeeze(2)
+    def _values(self, critics: Body, features: Tensor, action: Tensor, learning: bool) -> Tensor:
+        output: Tensor = critics(torch.cat((features, action), 1), learning, self.dropout)
+        return output.float()
 
     @torch.no_grad()
     def move_target(self) -> None:
@@ -112,3 +153,4 @@ class SACNetworks(nn.Module):
                 [*self.critics.parameters(), *self.critics.buffers()],
             )
         torch._foreach_lerp_(*self._target_pairs, self.config.target_rate)
+        self.target_critics.project()

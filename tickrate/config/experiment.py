@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,6 +106,8 @@ class Experiment:
 def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
     """Build an experiment from nested plain values.
 
+    The preset of the algorithm comes first, key by key in every section; what ``values`` say goes over it.
+
     Raises:
         ConfigError: for any key, name or value that cannot be; the message names it and the nearest valid
         one.
@@ -114,29 +117,70 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
         if key not in sections:
             near = suggest(str(key), sections)
             raise ConfigError(f"unknown section {key!r}.{near} There are: {', '.join(sections)}")
-    rest = {key: value for key, value in values.items() if key != "algorithm"}
+    name, entry, preset, settings = _chosen(values.get("algorithm", {}))
+    base = _recipe(entry, preset)
+    rest = _over({k: v for k, v in base.items() if k != "algorithm"}, values)
+    rest.pop("algorithm", None)
     experiment = from_mapping(Experiment, rest)
-    return dataclasses.replace(experiment, algorithm=_algorithm(values.get("algorithm", {})))
+    algorithm = _algorithm(name, entry, base.get("algorithm", {}), settings)
+    return dataclasses.replace(experiment, algorithm=algorithm)
 
 
-def _algorithm(values: Any) -> AlgorithmConfig:
+def _chosen(values: Any) -> tuple[str, registry.AlgorithmEntry, str | None, dict[str, Any]]:
+    """Return name, entry, preset and remaining settings of an ``algorithm`` section."""
     if not isinstance(values, Mapping):
         raise ConfigError(
             f"algorithm is {values!r}; expected a section such as {{name: sac, preset: crossq}}"
         )
     settings = dict(values)
-    name = settings.pop("name", "sac")
-    entry = registry.algorithm(str(name))
+    name = str(settings.pop("name", "sac"))
+    entry = registry.algorithm(name)
+    if not entry.presets and "preset" not in settings:
+        return name, entry, None, settings
+    preset = settings.pop("preset", next(iter(entry.presets), None))
+    if preset not in entry.presets:
+        near = suggest(str(preset), entry.presets)
+        raise ConfigError(f"algorithm.preset is {preset!r}; {name} has {list(entry.presets)}.{near}")
+    return name, entry, str(preset), settings
+
+
+def _recipe(entry: registry.AlgorithmEntry, preset: str | None) -> dict[str, Any]:
+    """Return the sections of a preset's file."""
+    if preset is None:
+        return {}
+    package, _, path = entry.presets[preset].partition(":")
+    values = parse_yaml(
+        resources.files(package).joinpath(path).read_text(encoding="utf-8"), entry.presets[preset]
+    )
+    if not isinstance(values, dict) or not values.keys() <= {"algorithm", "replay", "trainer"}:
+        raise ConfigError(
+            f"preset {entry.presets[preset]}: expected the sections algorithm, replay and trainer"
+        )
+    return values
+
+
+def _over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with ``values`` over it, key by key in sections that both have."""
+    result = dict(base)
+    for key, value in values.items():
+        both = isinstance(result.get(key), Mapping) and isinstance(value, Mapping)
+        result[key] = _over(result[key], value) if both else value
+    return result
+
+
+def _algorithm(
+    name: str, entry: registry.AlgorithmEntry, base: Mapping[str, Any], settings: Mapping[str, Any]
+) -> AlgorithmConfig:
     kind = _settings_kind(entry)
-    base = _preset(str(name), entry, kind, settings)
-    result = from_mapping(kind, to_mapping(base) | settings, "algorithm")
+    before = from_mapping(kind, base, "algorithm")
+    result = from_mapping(kind, _over(base, settings), "algorithm")
     for option, switch in entry.used_only_with.items():
-        changed = option in settings and getattr(result, option) != getattr(base, option)
+        changed = option in settings and getattr(result, option) != getattr(before, option)
         if changed and not getattr(result, switch):
             raise ConfigError(
                 f"algorithm.{option} is set, but {name} does not use it here: algorithm.{switch} is off"
             )
-    return AlgorithmConfig(name=str(name), settings=result)
+    return AlgorithmConfig(name=name, settings=result)
 
 
 def _settings_kind(entry: registry.AlgorithmEntry) -> Any:
@@ -147,17 +191,6 @@ def _settings_kind(entry: registry.AlgorithmEntry) -> Any:
     if "batch_size" not in (f.name for f in dataclasses.fields(kind)):
         raise ConfigError(f"{entry.config} has no batch_size: the trainer samples that many transitions")
     return kind
-
-
-def _preset(name: str, entry: registry.AlgorithmEntry, kind: Any, settings: dict[str, Any]) -> Any:
-    """Return the settings to start from; takes ``preset`` out of what the file says."""
-    if not entry.presets and "preset" not in settings:
-        return kind()
-    preset = settings.pop("preset", entry.presets[0] if entry.presets else None)
-    if preset not in entry.presets:
-        near = suggest(str(preset), entry.presets)
-        raise ConfigError(f"algorithm.preset is {preset!r}; {name} has {list(entry.presets)}.{near}")
-    return getattr(kind, preset)()
 
 
 def experiment_file(source: str | Path) -> Path:

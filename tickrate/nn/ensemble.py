@@ -15,7 +15,8 @@ from torch.nn import functional
 class EnsembleLinear(nn.Module):
     """``members`` independent affine layers, computed as one batched product.
 
-    Weights start as in `torch.nn.Linear`, uniform in +-1/sqrt(inputs).
+    Weights start as in `torch.nn.Linear`, uniform in +-1/sqrt(inputs); in a unit layer as orthogonal
+    matrices.
 
     Args:
         members: number of networks.
@@ -23,25 +24,56 @@ class EnsembleLinear(nn.Module):
         outputs: features out.
         generator: source of the initial values (CPU).
         gain: factor on the initial weights and biases.
+        unit: `project` keeps the weights of each output at length 1.
+        bias: whether there is one; a norm behind the layer makes it pointless.
     """
 
     def __init__(
-        self, members: int, inputs: int, outputs: int, *, generator: torch.Generator, gain: float = 1.0
+        self,
+        members: int,
+        inputs: int,
+        outputs: int,
+        *,
+        generator: torch.Generator,
+        gain: float = 1.0,
+        unit: bool = False,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         bound = gain / math.sqrt(inputs)
-        self.weight = nn.Parameter(_uniform((members, inputs, outputs), bound, generator))
+        self.unit = unit
+        weight = _uniform((members, inputs, outputs), bound, generator)
+        if unit:
+            for member in weight:
+                nn.init.orthogonal_(member, generator=generator)
+        self.weight = nn.Parameter(weight)
         """``(members, inputs, outputs)``, float32."""
-        self.bias = nn.Parameter(_uniform((members, 1, outputs), bound, generator))
-        """``(members, 1, outputs)``, float32."""
+        self.bias: Tensor | None = None
+        """``(members, 1, outputs)``, float32, or None."""
+        if bias:
+            start = (
+                torch.zeros(members, 1, outputs)
+                if unit
+                else _uniform((members, 1, outputs), bound, generator)
+            )
+            self.bias = nn.Parameter(start)
+        self.project()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(members, batch, inputs)`` to ``(members, batch, outputs)``."""
+        if self.bias is None:
+            return torch.bmm(x, self.weight)
         if self.weight.shape[2] == 1:
             # With one output it is a matrix-vector product; as a batched product it takes ten times as long.
             pairs = zip(x.unbind(0), self.weight.squeeze(2).unbind(0), strict=True)
             return torch.stack([torch.mv(rows, weight) for rows, weight in pairs]).unsqueeze(2) + self.bias
         return torch.baddbmm(self.bias, x, self.weight)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Scale the weights of each output to length 1, if this is a unit layer."""
+        if self.unit:
+            self.weight.div_(torch.linalg.vector_norm(self.weight, dim=1, keepdim=True).clamp_min_(1e-8))
 
 
 class EnsembleBatchNorm(nn.Module):
@@ -93,6 +125,51 @@ class EnsembleBatchNorm(nn.Module):
         shift = self.bias.double() - self.running_mean.double() * scale
         shape = (self.members, 1, self.features)
         return scale.view(shape), shift.view(shape)
+
+
+class EnsembleLayerNorm(nn.Module):
+    """Layer normalisation per member (arXiv 1607.06450), with learned scale and shift.
+
+    Args:
+        members: number of networks.
+        features: features of each.
+        eps: added to the variance.
+    """
+
+    def __init__(self, members: int, features: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.features, self.eps = features, eps
+        self.weight = nn.Parameter(torch.ones(members, 1, features))
+        self.bias = nn.Parameter(torch.zeros(members, 1, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each row of ``(members, batch, features)``."""
+        return torch.addcmul(self.bias, functional.layer_norm(x, (self.features,), eps=self.eps), self.weight)
+
+
+class EnsembleRMSNorm(nn.Module):
+    """Root mean square normalisation per member (arXiv 1910.07467), with a learned scale.
+
+    Args:
+        members: number of networks.
+        features: features of each.
+        eps: added to the mean square.
+    """
+
+    def __init__(self, members: int, features: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.features, self.eps = features, eps
+        self.weight = nn.Parameter(torch.ones(members, 1, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each row of ``(members, batch, features)``."""
+        return functional.rms_norm(x, (self.features,), eps=self.eps) * self.weight
+
+
+def dropout(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Set a share of the values to zero and scale the rest up; a resume brings the random numbers back."""
+    kept = torch.empty_like(x).bernoulli_(1.0 - share, generator=generator)
+    return x * kept.div_(1.0 - share)
 
 
 def _uniform(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> Tensor:

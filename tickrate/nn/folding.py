@@ -22,9 +22,9 @@ def fold(network: EnsembleMLP, normaliser: RunningNormaliser | None = None, memb
     computed in float64. The result equals the network with running statistics up to float32 rounding.
     """
     layers: list[Affine] = []
-    for i, (norm, layer) in enumerate(network.blocks):
+    for i, (norm, layer, _) in enumerate(network.blocks):
         weight = layer.weight[member].double()
-        bias = layer.bias[member, 0].double()
+        bias = layer.bias[member, 0].double()  # type: ignore[index]
         if norm is not None:
             scale, shift = norm.affine()
             weight, bias = _absorb(weight, bias, scale[member, 0], shift[member, 0])

@@ -1,24 +1,30 @@
-"""Multi-layer perceptrons as batched ensembles, with or without batch normalisation."""
+"""Multi-layer perceptrons as batched ensembles, with batch or layer normalisation and dropout."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from tickrate.nn.ensemble import EnsembleBatchNorm, EnsembleLinear
+from tickrate.nn.ensemble import EnsembleBatchNorm, EnsembleLayerNorm, EnsembleLinear, dropout
 
 
 class EnsembleMLP(nn.Module):
-    """Affine layers with ReLU between them; batch norm, if any, on the input and after each ReLU.
+    """Affine layers with ReLU between them, and perhaps a norm.
+
+    Batch norm stands before every affine layer, on the input and after each ReLU, as in CrossQ. Layer norm
+    stands before each ReLU, behind the dropout, as in DroQ.
 
     Args:
         members: number of networks.
         inputs: features in.
         hidden: widths of the hidden layers.
         outputs: features out.
-        batch_norm: normalise every affine layer's input, as CrossQ does.
+        norm: the norm, if any.
+        drop: share of each hidden layer's outputs that dropout sets to zero.
+        unit_weights: `project` keeps the weights of each hidden unit at length 1.
         generator: source of the initial weights (CPU).
         last_gain: factor on the initial weights of the last layer.
         momentum: of the batch norm's running statistics.
@@ -31,38 +37,58 @@ class EnsembleMLP(nn.Module):
         hidden: Sequence[int],
         outputs: int,
         *,
-        batch_norm: bool,
+        norm: Literal["none", "batch", "layer"] = "none",
+        drop: float = 0.0,
+        unit_weights: bool = False,
         generator: torch.Generator,
         last_gain: float = 1.0,
         momentum: float = 0.01,
     ) -> None:
         super().__init__()
-        self.members = members
+        self.members, self.drop = members, drop
         widths = [inputs, *hidden, outputs]
         gains = [1.0] * len(hidden) + [last_gain]
+        units = [unit_weights] * len(hidden) + [False]
         layers = [
-            EnsembleLinear(members, a, b, generator=generator, gain=gain)
-            for a, b, gain in zip(widths[:-1], widths[1:], gains, strict=True)
+            EnsembleLinear(members, a, b, generator=generator, gain=gain, unit=unit)
+            for a, b, gain, unit in zip(widths[:-1], widths[1:], gains, units, strict=True)
         ]
-        norms = [EnsembleBatchNorm(members, width, momentum=momentum) for width in widths[:-1] if batch_norm]
+        batch, layer = norm == "batch", norm == "layer"
+        norms = [EnsembleBatchNorm(members, width, momentum=momentum) for width in widths[:-1] if batch]
+        layer_norms = [EnsembleLayerNorm(members, width) for width in hidden if layer]
         self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList(norms)
-        before: list[EnsembleBatchNorm | None] = [*norms] if batch_norm else [None] * len(layers)
-        self.blocks = list(zip(before, layers, strict=True))
-        """Each affine layer with the batch norm before it, or None."""
+        self.layer_norms = nn.ModuleList(layer_norms)
+        before: list[EnsembleBatchNorm | None] = [*norms] if batch else [None] * len(layers)
+        after: list[EnsembleLayerNorm | None] = [*layer_norms, None] if layer else [None] * len(layers)
+        self.blocks = list(zip(before, layers, after, strict=True))
+        """Each affine layer with the batch norm before it and the layer norm behind it, or None."""
 
-    def forward(self, x: Tensor, batch_statistics: bool = False) -> Tensor:
+    def forward(
+        self, x: Tensor, batch_statistics: bool = False, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Map ``(batch, inputs)``, shared by all members, to ``(members, batch, outputs)``.
 
         Args:
             x: the input, float32.
             batch_statistics: batch norm uses the batch's statistics and updates the running ones.
+            generator: source of dropout's random numbers; without it nothing is dropped.
         """
         y = x.expand(self.members, *x.shape)
         last = len(self.layers) - 1
-        for i, (norm, layer) in enumerate(self.blocks):
+        for i, (norm, layer, layer_norm) in enumerate(self.blocks):
             if norm is not None:
                 y = norm(y, batch_statistics)
             y = layer(y)
-            if i != last:
-                y = torch.relu_(y)
+            if i == last:
+                break
+            if self.drop and generator is not None:
+                y = dropout(y, self.drop, generator)
+            if layer_norm is not None:
+                y = layer_norm(y)
+            y = torch.relu_(y)
         return y
+
+    def project(self) -> None:
+        """Bring the weights of unit layers back to length 1; call it after each step of the optimiser."""
+        for _, layer, _ in self.blocks:
+            layer.project()

@@ -12,6 +12,7 @@ from tickrate import registry
 from tickrate.algorithms.protocol import Algorithm
 from tickrate.data.augment import Mirror
 from tickrate.data.replay import Replay
+from tickrate.data.return_scale import ReturnScale
 from tickrate.errors import ConfigError, RecordError, RunFolderError, suggest
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.learner import Learner
@@ -91,6 +92,7 @@ class LearnerParts:
             period_s=contract.period_s,
             evaluation_episodes=self.evaluation_episodes,
             mirror=mirror_of(contract) if self.replay.mirror else None,
+            return_scale=self._return_scale(),
         )
         if started is not None:
             learner.began_at(started)
@@ -103,6 +105,10 @@ class LearnerParts:
             else:
                 raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from")
         return learner
+
+    def _return_scale(self) -> ReturnScale | None:
+        limit = self.replay.return_limit
+        return ReturnScale(self.replay.gamma, limit) if limit else None
 
     def _open_replay(self, contract: EnvironmentContract, folder: RunFolder, seed: int) -> Replay:
         try:

@@ -15,6 +15,7 @@ from tickrate import clock
 from tickrate.algorithms.protocol import Algorithm
 from tickrate.data.augment import Mirror
 from tickrate.data.replay import Replay
+from tickrate.data.return_scale import ReturnScale
 from tickrate.data.schema import Flag
 from tickrate.errors import RunFolderError
 from tickrate.runtime.episode import EpisodeSummary
@@ -42,6 +43,7 @@ class Learner:
         period_s: time-step of the environment in seconds, 0 in lock-step; for the pictures.
         evaluation_episodes: episodes that make one evaluation; the worst of them is a policy's score.
         mirror: left-right symmetry to augment batches with, or None.
+        return_scale: scales rewards as they are sampled, or None.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Learner:
         period_s: float = 0.0,
         evaluation_episodes: int = 1,
         mirror: Mirror | None = None,
+        return_scale: ReturnScale | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.replay = replay
@@ -63,6 +66,7 @@ class Learner:
         self.folder = folder
         self._tracker = tracker
         self._mirror = mirror
+        self._return_scale = return_scale
         self._batch_size = batch_size
         self.period_s = period_s
         self._paths = [(field.name, f"o/{field.name}") for field in replay.schema.observation]
@@ -123,6 +127,8 @@ class Learner:
             self.version = max(self.version, int(acted["policy_version"].max()))
         if len(training):
             self.algorithm.observe({path: training[column] for path, column in self._paths})
+            if self._return_scale is not None:
+                self._return_scale.observe(training)
             self.policy_of(training[-1])
         self._timing.add(acted)
 
@@ -198,6 +204,8 @@ class Learner:
         batch = self.replay.sample(self._batch_size)
         if self._mirror is not None:
             batch = self._mirror(batch)
+        if self._return_scale is not None:
+            batch = self._return_scale(batch)
         self._metrics = self.algorithm.update(batch)
         self.limiter.count_update()
         self._rate.count()
@@ -269,6 +277,7 @@ class Learner:
             "started": self._started,
             "overruns": self._timing.overruns,
             "rows": self.replay.rows_added,
+            "return_scale": None if self._return_scale is None else self._return_scale.state(),
         }
         save_state(temporary, self.algorithm.state(), counters)
         folder = self.folder.finish_checkpoint(temporary, step)
@@ -287,6 +296,8 @@ class Learner:
         try:
             numbers = {name: float(counters[name]) for name in _COUNTERS}
             best = counters["best_score"]
+            if (counters["return_scale"] is None) != (self._return_scale is None):
+                raise ValueError("replay.return_limit was switched on or off since")
             best_score = -np.inf if best is None else float(best)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
@@ -294,6 +305,8 @@ class Learner:
             ) from error
         self.replay.restore(checkpoint)
         self.algorithm.restore(state)
+        if self._return_scale is not None:
+            self._return_scale.restore(counters["return_scale"])
         self.limiter.steps = int(numbers["steps"])
         self.limiter.updates = int(numbers["updates"])
         self.limiter.forgiven = numbers["forgiven"]

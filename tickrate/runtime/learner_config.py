@@ -84,6 +84,10 @@ class ReplayConfig:
     sync: bool = False
     """Force the journal to the disk before transitions are acknowledged, so that they survive a power cut as
     well. Costs milliseconds a batch of rows; `docs/benchmarks.md` has figures."""
+    return_limit: float = 0.0
+    """Divide rewards, as they are sampled, by a running scale of the returns seen (each step counted once),
+    so that discounted returns have about unit spread and at most this size; 0: rewards stay as they are. For
+    critics that say a distribution over fixed values (``algorithm.value_bins``). Usual: 0 or 5."""
     mirror: bool = True
     """Show half of each batch mirrored left to right, where the interface declares how (doubles what a
     steering device teaches per step); without effect elsewhere."""
@@ -96,6 +100,8 @@ class ReplayConfig:
             raise ConfigError(f"storage is {self.storage!r}; it must be auto, journal or memory")
         if self.sync and self.storage == "memory":
             raise ConfigError("sync is set, but storage is memory: there is no journal to force to the disk")
+        if not 0.0 <= self.return_limit < math.inf:
+            raise ConfigError(f"return_limit is {self.return_limit}; it must be 0 (off) or positive")
         if self.n_step < 1:
             raise ConfigError(f"n_step is {self.n_step}; it must be at least 1")
         if self.capacity < 100 + self.n_step:

@@ -1,8 +1,8 @@
-"""FusedAdam is torch's Adam, and it can be told on the device to do nothing."""
+"""FusedOptimiser is torch's Adam, and it can be told on the device to do nothing."""
 
 import torch
 
-from tickrate.nn.adam import FusedAdam
+from tickrate.nn.optimisers import FusedOptimiser
 
 
 def pair():
@@ -13,7 +13,7 @@ def pair():
 
 def test_equals_torch_adam_over_many_steps():
     ours, theirs = pair()
-    adam = FusedAdam(ours, learning_rate=0.01, betas=(0.5, 0.99))
+    adam = FusedOptimiser(ours, learning_rate=0.01, betas=(0.5, 0.99))
     reference = torch.optim.Adam(theirs, lr=0.01, betas=(0.5, 0.99))
     for step in range(20):
         gradients = [torch.randn_like(value) * (step + 1) for value in ours]
@@ -27,7 +27,7 @@ def test_equals_torch_adam_over_many_steps():
 
 def test_a_skipped_step_changes_nothing_and_is_not_counted():
     ours, theirs = pair()
-    a, b = FusedAdam(ours, learning_rate=0.01), FusedAdam(theirs, learning_rate=0.01)
+    a, b = FusedOptimiser(ours, learning_rate=0.01), FusedOptimiser(theirs, learning_rate=0.01)
     gradients = [torch.ones_like(value) for value in ours]
     bad = [torch.full_like(value, float("nan")) for value in ours]
     a.step(gradients, skip=torch.zeros(()))
@@ -42,7 +42,7 @@ def test_a_skipped_step_changes_nothing_and_is_not_counted():
 
 def test_its_whole_state_is_there_before_the_first_step():
     ours, _ = pair()
-    adam = FusedAdam(ours, learning_rate=0.01)
+    adam = FusedOptimiser(ours, learning_rate=0.01)
     before = set(adam.tensors("adam"))
     adam.step([torch.ones_like(value) for value in ours], skip=torch.zeros(()))
     assert before == set(adam.tensors("adam"))

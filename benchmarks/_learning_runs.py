@@ -1,0 +1,110 @@
+"""What the benchmarks of learning share: a queue of runs in processes of their own, a CSV file for each.
+
+A run is (contender, task, seed). Its file appears under its name only when it is complete, so that a
+benchmark that was stopped goes on with the runs that are missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    contender: str
+    """Who learns: a preset of ours, or a peer."""
+    task: str
+    """What is learned."""
+    seed: int
+    """Seed of networks, sampling, exploration and environment."""
+    steps: int
+    """Environment steps."""
+    python: str = sys.executable
+    """Interpreter that has what the contender needs."""
+    folder: Path = RESULTS
+    """Where its file goes."""
+
+    @property
+    def file(self) -> Path:
+        """The complete run's table."""
+        return self.folder / f"{self.contender}-{self.task}-{self.seed}-{self.steps}.csv"
+
+    def within(self, folder: Path) -> Run:
+        """Return the same run with its file elsewhere."""
+        return replace(self, folder=folder)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write a table so that the path holds either nothing or all of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+    with unfinished.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    unfinished.replace(path)
+
+
+def read_table(path: Path) -> list[dict[str, float]]:
+    """Return the rows of a table of numbers."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def run_all(
+    runs: Iterable[Run], command: Callable[[Run], Sequence[str]], *, jobs: int, limit_s: float
+) -> list[Run]:
+    """Run what has no file yet, so many side by side, each with one thread; return those that failed.
+
+    Args:
+        runs: in the order in which they are begun.
+        command: what to start for a run, after the interpreter.
+        jobs: processes side by side.
+        limit_s: seconds after which a run is killed.
+    """
+    waiting = [run for run in runs if not run.file.exists()]
+    total, failed = len(waiting), []
+    running: dict[subprocess.Popen[bytes], tuple[Run, float]] = {}
+    single = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    environment = {**os.environ, **single, "PYTHONPATH": str(ROOT)}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                run = waiting.pop(0)
+                process = subprocess.Popen([run.python, *command(run)], env=environment)
+                running[process] = (run, time.monotonic())
+            for process, (run, began) in list(running.items()):
+                took = time.monotonic() - began
+                if process.poll() is None and took < limit_s:
+                    continue
+                process.kill()
+                process.wait(timeout=10)
+                del running[process]
+                good = run.file.exists()
+                if not good:
+                    failed.append(run)
+                done = total - len(waiting) - len(running)
+                state = "done" if good else f"FAILED (exit code {process.returncode})"
+                print(
+                    f"[{done}/{total}] {run.contender} {run.task} {run.seed}: {state} in {took:.0f} s",
+                    flush=True,
+                )
+            time.sleep(POLL_S)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait(timeout=10)
+    return failed
