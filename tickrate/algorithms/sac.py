@@ -18,7 +18,7 @@ from tickrate.algorithms.sac_batch import TransitionLoader, bounded_box
 from tickrate.algorithms.sac_config import SACConfig
 from tickrate.algorithms.sac_functions import SACFunctions, joint_batch_values
 from tickrate.algorithms.sac_networks import SACNetworks
-from tickrate.artefact import Exploration, NetworkSpec, PolicyContract, action_spec, leaf_spec, pack
+from tickrate.artefact import Exploration, PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
 from tickrate.nn.adam import FusedAdam
@@ -31,6 +31,7 @@ from tickrate.nn.state import (
     module_tensors,
     to_arrays,
 )
+from tickrate.program.spec import mlp_program
 
 
 class SAC:
@@ -87,7 +88,7 @@ class SAC:
             observation=tuple(leaf_spec(path, space) for path, space in observation_spaces.items()),
             action=action_spec(box),
             groups={"actor": actor.paths, "critic": critic.paths},
-            network=NetworkSpec(widths=(actor.size, *config.hidden, 2 * size)),
+            program=mlp_program(actor.paths, (*config.hidden, 2 * size)),
             exploration=Exploration(config.noise_correlation, config.log_std_min, config.log_std_max),
             period_s=period_s,
             action_buffer_length=action_buffer_length,
