@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tickrate.nn.ensemble import EnsembleBatchNorm, EnsembleLinear
+from tickrate.nn.export import ProgramWriter
 
 
 class EnsembleMLP(nn.Module):
@@ -66,3 +67,14 @@ class EnsembleMLP(nn.Module):
             if i != last:
                 y = torch.relu_(y)
         return y
+
+    def write(self, writer: ProgramWriter, x: str, member: int = 0) -> str:
+        """Write one member down, batch norm with its running statistics."""
+        for i, (norm, layer) in enumerate(self.blocks):
+            if norm is not None:
+                scale, shift = norm.affine()
+                x = writer.scale(x, scale[member, 0], shift[member, 0])
+            x = writer.affine(x, layer.weight[member], layer.bias[member, 0])
+            if i != len(self.blocks) - 1:
+                x = writer.activation(x, "relu")
+        return x
