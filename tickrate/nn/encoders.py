@@ -201,8 +201,8 @@ class ObservationEncoder(nn.Module):
         """
         parts = []
         if self.vector_paths:
-            flat = [observation[path].flatten(1).float() for path in self.vector_paths]
-            vectors = torch.cat([part.reshape(len(part), -1) for part in flat], 1)
+            leaves = [observation[path] for path in self.vector_paths]
+            vectors = torch.cat([leaf.reshape(len(leaf), -1).float() for leaf in leaves], 1)
             parts.append(vectors if self.normaliser is None else self.normaliser(vectors))
         for path, encoder in zip([*self.image_paths, *self.history_paths], self.encoders, strict=True):
             parts.append(encoder(self.picture(path, observation[path])))
