@@ -31,6 +31,7 @@ from tickrate.data.schema import Field, RecordSchema
 from tickrate.errors import MessageError, PolicyError, RecordError, Refused, VersionMismatch, WireError
 from tickrate.games.circuit import protocol
 from tickrate.policy import Policy
+from tickrate.program.spec import mlp_program
 from tickrate.runtime import shared_file
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.ledger import Ledger
@@ -249,14 +250,14 @@ def example_policy() -> bytes:
     contract = artefact.PolicyContract(
         algorithm="x",
         observation=(artefact.LeafSpec("speed", "float32", (2,)),),
-        action=artefact.ActionSpec("float32", (1,), (-1.0,), (1.0,)),
+        action=artefact.BoxAction("float32", (1,), (-1.0,), (1.0,)),
         groups={"actor": ("speed",)},
-        network=artefact.NetworkSpec((2, 3, 2)),
+        program=mlp_program(("speed",), (3, 2)),
         exploration=artefact.Exploration(),
         period_s=0.05,
         action_buffer_length=0,
     )
-    shapes = artefact.layer_shapes(contract.network)
+    shapes = artefact.check_contract(contract).tensors
     return artefact.pack(contract, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
 
 

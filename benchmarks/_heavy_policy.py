@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from tickrate import RealTimeGymInterface
 from tickrate.artefact import (
     Exploration,
-    NetworkSpec,
     PolicyContract,
     action_spec,
-    layer_shapes,
+    check_contract,
     leaf_spec,
     pack,
 )
 from tickrate.clock import now
 from tickrate.errors import RunFolderError
+from tickrate.program.spec import mlp_program
 from tickrate.registry import AlgorithmEntry
 
 WIDTH = 1120
@@ -86,13 +86,12 @@ class Heavy:
     ) -> None:
         self._log = Path(config.log)
         self._logged = 0
-        inputs = spaces.flatdim(leaf_spaces["state"])
         self._contract = PolicyContract(
             algorithm="heavy",
             observation=tuple(leaf_spec(path, space) for path, space in leaf_spaces.items()),
             action=action_spec(action_space),
             groups={"actor": ("state",)},
-            network=NetworkSpec((inputs, WIDTH, WIDTH, 4), "tanh"),
+            program=mlp_program(("state",), (WIDTH, WIDTH, 4), "tanh"),
             exploration=Exploration(log_std_min=-20.0, log_std_max=-20.0),
             period_s=period_s,
             action_buffer_length=action_buffer_length,
@@ -100,7 +99,7 @@ class Heavy:
         rng = np.random.default_rng(seed)
         self._weights = {
             name: rng.normal(0.0, 0.03, shape).astype(np.float32)
-            for name, shape in layer_shapes(self._contract.network).items()
+            for name, shape in check_contract(self._contract).tensors.items()
         }
         self._weights["layer.2.weight"] *= np.float32(1e-6)
         self._updates = 0

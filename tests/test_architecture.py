@@ -16,10 +16,10 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "tickrate"
 
 FLOORS = {
-    **dict.fromkeys(["errors", "clock", "trees"], 0),
+    **dict.fromkeys(["errors", "clock", "trees", "program"], 0),
     **dict.fromkeys(["realtime", "devices", "nn", "data", "wire", "tracking", "artefact"], 1),
     **dict.fromkeys(["games", "vector", "algorithms"], 2),
-    **dict.fromkeys(["policy", "registry"], 3),
+    **dict.fromkeys(["policy", "registry", "onnx"], 3),
     "runtime": 4,
     "config": 5,
     **dict.fromkeys(["cli", "tools"], 6),
@@ -27,17 +27,24 @@ FLOORS = {
 }
 """Room (a package or a top-level file) to floor. ``testing`` and ``__init__`` have rules of their own."""
 
-SIDEWAYS = {("cli", "tools"), ("clock", "errors"), ("trees", "errors"), ("__init__", "registry")}
+SIDEWAYS = {
+    ("cli", "tools"),
+    ("clock", "errors"),
+    ("trees", "errors"),
+    ("program", "errors"),
+    ("__init__", "registry"),
+}
 """Pairs (importer, imported) that are allowed besides: errors stand under everything, cli runs tools, and the
 package finds by name, when it is asked for, what would load too much at import."""
 
 TESTING_MAY_BE_IMPORTED_BY = {"testing", "tools", "cli"}
 TORCH_FREE = {
-    *("errors", "clock", "trees", "realtime", "devices", "data", "wire", "tracking", "games"),
+    *("errors", "clock", "trees", "program", "realtime", "devices", "data", "wire", "tracking", "games"),
     *(
         "artefact",
         "policy",
         "registry",
+        "onnx",
         "runtime",
         "config",
         "cli",

@@ -3,6 +3,7 @@
 import json
 import pickle
 import struct
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -11,25 +12,25 @@ import safetensors.numpy
 
 from tickrate.artefact import (
     FORMAT,
-    ActionSpec,
+    BoxAction,
     Exploration,
     LeafSpec,
-    NetworkSpec,
     PolicyContract,
     pack,
     read_contract,
     unpack,
 )
 from tickrate.errors import PolicyError
+from tickrate.program.spec import mlp_program
 
 
 def contract(**changes):
     parts = {
         "algorithm": "sac",
         "observation": (LeafSpec("speed", "float32", (1,)), LeafSpec("actions", "float32", (2, 1))),
-        "action": ActionSpec("float32", (1,), (-1.0,), (1.0,)),
+        "action": BoxAction("float32", (1,), (-1.0,), (1.0,)),
         "groups": {"actor": ("speed", "actions")},
-        "network": NetworkSpec((3, 4, 2)),
+        "program": mlp_program(("speed", "actions"), (4, 2)),
         "exploration": Exploration(),
         "period_s": 0.05,
         "action_buffer_length": 2,
@@ -141,7 +142,7 @@ def edited(change, tensors=None):
         (lambda c: c["observation"][0].update(shape=[2**40]), "'speed' has the impossible shape"),
         (lambda c: c["observation"][0].update(shape=[3] + [1] * 70), "'speed' has the impossible shape"),
         (lambda c: c["action"].update(shape=c["action"]["shape"] + [1] * 70), "action has the impossible"),
-        (lambda c: c["observation"][0].update(shape=[2]), "network widths"),
+        (lambda c: c["observation"][0].update(shape=[2]), "float32[3, 4], expected float32[4, 4]"),
         (lambda c: c["observation"][0].update(dtype="O"), "'speed' has dtype 'O'"),
         (lambda c: c["observation"][0].update(dtype="os.system"), "unknown dtype"),
         (lambda c: c["groups"].update(actor=["nowhere"]), "'nowhere'"),
@@ -150,10 +151,18 @@ def edited(change, tensors=None):
         (lambda c: c["action"].update(low=[2.0]), "action bounds [2.0, 1.0]"),
         (lambda c: c["action"].update(low=[-1.0, -1.0]), "needs 1 bounds"),
         (lambda c: c["action"].update(dtype="int32"), "int32"),
-        (lambda c: c["network"].update(activation="eval"), "eval"),
-        (lambda c: c["network"].update(widths=[3, 2]), "unexpected ['layer.1.bias'"),
-        (lambda c: c["network"].update(widths=[3, 5, 2]), "float32[3, 4], expected float32[3, 5]"),
-        (lambda c: c["network"].update(widths=[3, 0, 2]), "network widths"),
+        (lambda c: c["action"].update(kind="graph"), "graph"),
+        (lambda c: c["action"].pop("kind"), "kind"),
+        (lambda c: c.update(head="oracle"), "oracle"),
+        (lambda c: c.update(head="greedy"), "the head 'greedy' cannot act in a box space"),
+        (lambda c: c["groups"].update(actor=["speed"]), "it reads the leaf 'actions', it may read ['speed']"),
+        (lambda c: c["program"]["ops"][2].update(function="eval"), "eval"),
+        (lambda c: c["program"]["ops"][2].update(op="eval"), "eval"),
+        (lambda c: c["program"]["ops"][1].update(units=5), "float32[3, 4], expected float32[3, 5]"),
+        (lambda c: c["program"]["ops"][1].update(units=0), "operation 1 (affine -> 'layer.0'): units is 0"),
+        (lambda c: c["program"]["ops"][3].update(units=3), "has the shape [3]: the head"),
+        (lambda c: c["program"].update(ops=[]), "a program of 0 operations"),
+        (lambda c: c["exploration"].update(epsilon=0.1), "exploration.epsilon is set"),
         (lambda c: c["exploration"].update(noise_correlation=1.0), "noise_correlation is 1.0"),
         (lambda c: c["exploration"].update(log_std_max=1e9), "log_std clamp"),
     ],
@@ -180,3 +189,42 @@ def test_metadata_that_is_no_text_is_refused():
     header = json.dumps({"__metadata__": {"contract": 5}}).encode()
     with pytest.raises(PolicyError, match="no 'contract'"):
         unpack(struct.pack("<Q", len(header)) + header)
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def first_format(change=lambda contract: None):
+    """Return the bytes of the first format's file with its contract changed."""
+    blob = (FIXTURES / "first_format.policy").read_bytes()
+    (length,) = struct.unpack_from("<Q", blob)
+    contract = json.loads(json.loads(blob[8 : 8 + length])["__metadata__"]["contract"])
+    change(contract)
+    return safetensors.numpy.save(safetensors.numpy.load(blob), metadata={"contract": json.dumps(contract)})
+
+
+def test_the_first_format_is_converted_and_its_hash_still_holds():
+    found, tensors = unpack((FIXTURES / "first_format.policy").read_bytes())
+    assert found.format == FORMAT == "tickrate-policy/2"
+    assert found.action == BoxAction("float32", (2,), (-1.0, 0.0), (1.0, 4.0))
+    assert found.exploration == Exploration(0.6, -4.0, 1.0)
+    assert found.program == mlp_program(("scan", "speed", "actions"), (6, 5, 4), "tanh")
+    assert (found.policy_version, found.period_s, found.action_buffer_length) == (17, 0.05, 2)
+    assert unpack(pack(found, tensors))[0] == found
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c["network"].update(widths=[12, 6, 5, 4]), "network widths [12, 6, 5, 4] do not fit"),
+        (lambda c: c["network"].update(widths=[11, 6, 4]), "unexpected ['layer.2.bias'"),
+        (lambda c: c["network"].update(widths=[11, 0, 5, 4]), "network widths"),
+        (lambda c: c["network"].update(activation="silu"), "silu"),
+        (lambda c: c["exploration"].update(epsilon=0.1), "epsilon"),
+        (lambda c: c.update(program={"ops": []}), "program"),
+    ],
+)
+def test_the_first_format_takes_only_what_it_had(change, words):
+    with pytest.raises(PolicyError) as error:
+        unpack(first_format(change))
+    assert words in str(error.value)

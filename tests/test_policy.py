@@ -1,13 +1,17 @@
 """A policy acts as its contract says, in numpy, and refuses environments it was not made for."""
 
+import json
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tickrate.artefact import ActionSpec, Exploration, LeafSpec, NetworkSpec, PolicyContract
+from tickrate.artefact import BoxAction, Exploration, LeafSpec, PolicyContract, action_spec
 from tickrate.errors import PolicyError, PolicyMismatch
 from tickrate.policy import Actor, Policy
+from tickrate.program.spec import mlp_program
 
 LEAVES = {
     "speed": spaces.Box(0, 9, (1,)),
@@ -18,9 +22,9 @@ ACTIONS = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 4], np.float32)
 CONTRACT = PolicyContract(
     algorithm="sac",
     observation=tuple(LeafSpec(path, "float32", space.shape) for path, space in LEAVES.items()),
-    action=ActionSpec("float32", (2,), (-1.0, 0.0), (1.0, 4.0)),
+    action=BoxAction("float32", (2,), (-1.0, 0.0), (1.0, 4.0)),
     groups={"actor": ("scan", "speed")},
-    network=NetworkSpec((5, 3, 4)),
+    program=mlp_program(("scan", "speed"), (3, 4)),
     exploration=Exploration(noise_correlation=0.8, log_std_min=-5.0, log_std_max=1.0),
     period_s=0.05,
     action_buffer_length=2,
@@ -29,7 +33,7 @@ CONTRACT = PolicyContract(
 
 def make(seed=0, contract=CONTRACT, scale=1.0):
     rng = np.random.default_rng(seed)
-    widths = contract.network.widths
+    widths = (5, 3, 4)
     weights = {}
     for i in range(len(widths) - 1):
         weights[f"layer.{i}.weight"] = scale * rng.standard_normal(
@@ -244,5 +248,120 @@ def test_check_refuses_another_environment_by_leaf_with_both_values(changes, wor
     given = {"observation": LEAVES, "action_space": ACTIONS, **changes}
     with pytest.raises(PolicyError) as error:
         policy.check(given.pop("observation"), given.pop("action_space"), **given)
+    for word in words:
+        assert word in str(error.value)
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def test_opens_artefacts_of_earlier_releases():
+    # The file and its expected actions were written by the release before the second format.
+    policy = Policy.load_file(FIXTURES / "first_format.policy", seed=5)
+    expected = json.loads((FIXTURES / "first_format.json").read_text())
+    observation = {path: np.array(rows, np.float32) for path, rows in expected["observation"].items()}
+    state = policy.initial_state(3)
+    action, _, _ = policy.act(observation, state, deterministic=True)
+    np.testing.assert_allclose(action, expected["deterministic"], atol=1e-6)
+    for row in expected["exploring_with_seed_5"]:
+        action, state, _ = policy.act(observation, state)
+        np.testing.assert_allclose(action, row, atol=1e-6)
+
+
+def test_what_was_loaded_in_the_first_format_is_saved_in_the_present_one(tmp_path):
+    policy = Policy.load_file(FIXTURES / "first_format.policy")
+    policy.save_file(tmp_path / "again.policy")
+    blob = (tmp_path / "again.policy").read_bytes()
+    assert b"tickrate-policy/2" in blob
+    assert b"tickrate-policy/1" not in blob
+    assert Policy.from_bytes(blob).contract == policy.contract
+
+
+def choosing(space, outputs, head="categorical", seed=0, **exploration):
+    """Return a policy in a space of choices whose network always says ``outputs``, whatever it sees."""
+    contract = PolicyContract(
+        algorithm="fixed",
+        observation=(LeafSpec("speed", "float32", (1,)),),
+        action=action_spec(space),
+        head=head,
+        groups={"actor": ("speed",)},
+        program=mlp_program(("speed",), (len(outputs),)),
+        exploration=Exploration(**exploration),
+        period_s=0.0,
+        action_buffer_length=0,
+    )
+    weights = {
+        "layer.0.weight": np.zeros((1, len(outputs)), np.float32),
+        "layer.0.bias": np.array(outputs, np.float32),
+    }
+    return Policy.from_bytes(Policy(contract, weights).to_bytes(), seed=seed)
+
+
+SPEED = {"speed": np.zeros((40_000, 1), np.float32)}
+ONE_SPEED = {"speed": np.zeros((1, 1), np.float32)}
+
+
+@pytest.mark.parametrize("head", ["categorical", "greedy"])
+@pytest.mark.parametrize(
+    ("space", "outputs", "best"),
+    [
+        (spaces.Discrete(3, start=-1), [0.0, 2.0, 1.0], 0),
+        (spaces.Discrete(2, dtype=np.int32), [0.0, 2.0], 1),
+        (spaces.MultiDiscrete([2, 3], start=[5, -7]), [1.0, 0.0, 0.0, 0.0, 9.0], [5, -5]),
+        (spaces.MultiDiscrete([[2, 2], [1, 3]], dtype=np.uint8), [0, 1, 1, 0, 0, 0, 1, 0], [[1, 0], [0, 1]]),
+    ],
+)
+def test_choices_without_exploration_are_the_largest_in_the_spaces_own_type(head, space, outputs, best):
+    policy = choosing(space, outputs, head)
+    action, state, extras = policy.act(ONE_SPEED, policy.initial_state(1), deterministic=True)
+    assert action.shape == (1, *space.shape)
+    assert action.dtype == space.dtype
+    np.testing.assert_array_equal(action[0], best)
+    assert space.contains(action[0])
+    assert (state, extras) == ({}, {})
+
+
+def test_categorical_choices_come_as_often_as_the_softmax_says():
+    policy = choosing(spaces.Discrete(3, start=4), np.log([0.2, 0.5, 0.3]))
+    action, _, _ = policy.act(SPEED, policy.initial_state(40_000))
+    share = np.bincount(action, minlength=7)[4:] / 40_000
+    np.testing.assert_allclose(share, [0.2, 0.5, 0.3], atol=0.01)
+
+
+def test_the_parts_of_a_multi_discrete_action_are_drawn_independently():
+    policy = choosing(spaces.MultiDiscrete([2, 2]), np.log([0.25, 0.75, 0.4, 0.6]))
+    action, _, _ = policy.act(SPEED, {})
+    np.testing.assert_allclose(action.mean(0), [0.75, 0.6], atol=0.01)
+    assert np.mean(action[:, 0] * action[:, 1]) == pytest.approx(0.45, abs=0.01)
+
+
+def test_epsilon_is_the_share_of_uniform_actions():
+    policy = choosing(spaces.Discrete(4, start=1), [0.0, 3.0, 1.0, 2.0], "greedy", epsilon=0.4)
+    action, _, _ = policy.act(SPEED, {})
+    np.testing.assert_allclose(np.bincount(action)[1:] / 40_000, [0.1, 0.7, 0.1, 0.1], atol=0.01)
+    never = choosing(spaces.Discrete(4), [0.0, 3.0, 1.0, 2.0], "greedy")
+    assert (never.act(SPEED, {})[0] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "words"),
+    [
+        (spaces.Discrete(3), spaces.Discrete(4), ("choices", "[4]", "[3]")),
+        (spaces.Discrete(3), spaces.Discrete(3, start=1), ("starts", "[1]", "[0]")),
+        (spaces.Discrete(3), spaces.Box(0, 1, (3,)), ("a Box", "a Discrete")),
+        (spaces.Discrete(3), spaces.MultiDiscrete([3]), ("a MultiDiscrete", "a Discrete")),
+        (spaces.Discrete(3), spaces.Discrete(3, dtype=np.int32), ("int32", "int64")),
+        (spaces.MultiDiscrete([2, 1]), spaces.MultiDiscrete([1, 2]), ("choices", "[1, 2]", "[2, 1]")),
+        (spaces.MultiDiscrete([2, 1]), spaces.MultiDiscrete([[2, 1]]), ("int64[1, 2]", "int64[2]")),
+        (spaces.Discrete(3), spaces.MultiBinary(3), ("MultiBinary",)),
+    ],
+)
+def test_check_refuses_other_choices_with_both_values(mine, theirs, words):
+    parts = mine.nvec if isinstance(mine, spaces.MultiDiscrete) else [mine.n]
+    policy = choosing(mine, np.zeros(int(np.sum(parts))))
+    observation = {"speed": spaces.Box(-1, 1, (1,))}
+    policy.check(observation, mine)
+    with pytest.raises(PolicyMismatch) as error:
+        policy.check(observation, theirs)
     for word in words:
         assert word in str(error.value)

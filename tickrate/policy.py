@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -15,24 +14,30 @@ from numpy.typing import NDArray
 
 from tickrate.artefact import (
     MAX_BYTES,
-    ActionSpec,
+    BoxAction,
+    DiscreteAction,
     Exploration,
     LeafSpec,
-    NetworkSpec,
+    MultiDiscreteAction,
     PolicyContract,
     Weights,
-    leaf_spec,
+    check_environment,
+    make_head,
     pack,
-    unpack,
 )
-from tickrate.errors import PolicyError, PolicyMismatch
+from tickrate.artefact.container import unpack_with_shapes
+from tickrate.artefact.matching import check_successor
+from tickrate.errors import PolicyError
+from tickrate.program.checking import Shapes
+from tickrate.program.running import Runner
 
 __all__ = [
-    "ActionSpec",
     "Actor",
+    "BoxAction",
+    "DiscreteAction",
     "Exploration",
     "LeafSpec",
-    "NetworkSpec",
+    "MultiDiscreteAction",
     "Policy",
     "PolicyContract",
 ]
@@ -69,53 +74,18 @@ class Actor(Protocol):
         ...
 
 
-class _Network:
-    """The folded layers and their scratch arrays for one batch size; replaced as a whole by `Policy.load`."""
-
-    def __init__(self, contract: PolicyContract, weights: Weights) -> None:
-        self.activation = contract.network.activation
-        depth = len(contract.network.widths) - 1
-        self.layers = [(weights[f"layer.{i}.weight"], weights[f"layer.{i}.bias"]) for i in range(depth)]
-        self._scratch: list[NDArray[np.float32]] = []
-        self._batch = -1
-
-    def input(self, batch: int) -> NDArray[np.float32]:
-        """Return the input array ``(batch, inputs)`` to fill before `forward`."""
-        if batch != self._batch:
-            widths = [self.layers[0][0].shape[0], *(weight.shape[1] for weight, _ in self.layers)]
-            self._scratch = [np.empty((batch, width), np.float32) for width in widths]
-            self._batch = batch
-        return self._scratch[0]
-
-    def forward(self) -> NDArray[np.float32]:
-        """Run the layers on the filled input; the result is overwritten by the next call."""
-        last = len(self.layers) - 1
-        for i, (weight, bias) in enumerate(self.layers):
-            out = self._scratch[i + 1]
-            np.dot(self._scratch[i], weight, out=out)
-            out += bias
-            if i == last or self.activation == "none":
-                continue
-            if self.activation == "relu":
-                np.maximum(out, 0.0, out=out)
-            else:
-                np.tanh(out, out=out)
-        return self._scratch[-1]
-
-
 class Policy:
-    """A saved policy: contract and folded weights, acting in numpy (float32).
+    """A saved policy: contract, network and weights, acting in numpy (float32).
 
-    The network maps the flattened leaves of the group ``actor`` to a mean and a log_std; an action is
-    ``low + (tanh(mean + std * eps) + 1) / 2 * (high - low)``. In exploration ``eps`` is AR(1) noise of unit
-    variance, ``eps' = rho * eps + sqrt(1 - rho^2) * N(0, 1)``, carried in the state; rho is in the contract.
+    The network is the contract's program. Its outputs become actions as the contract's head says
+    (`tickrate.artefact.heads`): a squashed Gaussian in a Box, the best or a drawn choice elsewhere. What the
+    exploration and recurrent cells carry from step to step is in the state.
 
     One object serves one thread: `act` reuses scratch arrays, what it returns is fresh.
     """
 
     def __init__(self, contract: PolicyContract, weights: Weights, *, seed: int | None = None) -> None:
-        blob = pack(contract, weights)
-        self._set(blob, *unpack(blob))
+        self._set(*unpack_with_shapes(pack(contract, weights), check_hash=False))
         self._rng = np.random.default_rng(seed)
 
     @classmethod
@@ -130,7 +100,7 @@ class Policy:
             PolicyError: if the bytes are no artefact, damaged, or of another format version.
         """
         policy = cls.__new__(cls)
-        policy._set(blob, *unpack(blob))
+        policy._set(*unpack_with_shapes(blob, check_hash=True))
         policy._rng = np.random.default_rng(seed)
         return policy
 
@@ -152,18 +122,18 @@ class Policy:
             raise PolicyError(f"{file}: {error}") from error
 
     def to_bytes(self) -> bytes:
-        """Return the artefact's bytes."""
-        return self._blob
+        """Return the artefact's bytes, in the present format whatever it was loaded from."""
+        return pack(self._contract, self._weights)
 
     def save_file(self, path: str | os.PathLike[str]) -> None:
         """Write the artefact so that the path holds either the old file or the whole new one."""
-        file = Path(path)
+        blob, file = self.to_bytes(), Path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".tmp")
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(self._blob)
+                stream.write(blob)
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(file)
@@ -175,25 +145,10 @@ class Policy:
         """What this policy was trained for."""
         return self._contract
 
-    def _set(self, blob: bytes, contract: PolicyContract, weights: Weights) -> None:
-        action = contract.action
-        dtype = np.dtype(action.dtype)
-        self._low = np.asarray(action.low, np.float32)
-        self._high = np.asarray(action.high, np.float32)
-        self._half = (self._high - self._low) * np.float32(0.5)
-        self._centre = self._low + self._half
-        self._dtype = dtype
-        sizes = [(path, contract.leaf(path)) for path in contract.groups["actor"]]
-        starts = np.cumsum([0, *(leaf.size for _, leaf in sizes)])
-        self._inputs = [
-            (path, leaf.shape, slice(int(starts[i]), int(starts[i + 1])))
-            for i, (path, leaf) in enumerate(sizes)
-        ]
-        self._rho = contract.exploration.noise_correlation
-        self._fresh = math.sqrt(1.0 - self._rho**2)
-        self._network = _Network(contract, weights)
-        self._contract = contract
-        self._blob = blob
+    def _set(self, contract: PolicyContract, weights: Weights, shapes: Shapes) -> None:
+        self._runner = Runner(contract.program, shapes, weights)
+        self._head = make_head(contract)
+        self._contract, self._weights = contract, weights
 
     def load(self, weights: bytes) -> None:
         """Take newer weights from the next `act` on; state and noise go on as they are.
@@ -203,19 +158,19 @@ class Policy:
 
         Raises:
             PolicyError: if the bytes are no artefact.
-            PolicyMismatch: if they were made for other spaces, groups or timing; the old weights stay.
+            PolicyMismatch: if they are for other spaces, groups, states or timing; the old weights stay.
         """
-        contract, tensors = unpack(weights, check_hash=False)
-        same = ("observation", "action", "groups", "period_s", "action_buffer_length")
-        for field in same:
-            mine, theirs = getattr(self._contract, field), getattr(contract, field)
-            if mine != theirs:
-                raise PolicyMismatch(f"new weights are for another {field}: {theirs}; this policy has {mine}")
-        self._set(weights, contract, tensors)
+        contract, tensors, shapes = unpack_with_shapes(weights, check_hash=False)
+        check_successor(self._contract, contract)
+        self._set(contract, tensors, shapes)
 
     def initial_state(self, batch: int) -> State:
-        """Return fresh noise of unit variance, ``{"noise": (batch, action size)}``."""
-        return {"noise": self._rng.standard_normal((batch, self._contract.action.size), dtype=np.float32)}
+        """Return the state at the start of an episode.
+
+        For a Box ``noise``, fresh and of unit variance, ``(batch, action size)``; and zeros for each state of
+        a recurrent network, ``(batch, units)``.
+        """
+        return {**self._head.initial_state(batch, self._rng), **self._runner.initial_state(batch)}
 
     def act(
         self, observation: Mapping[str, Array], state: State, *, deterministic: bool = False
@@ -223,45 +178,23 @@ class Policy:
         """Choose actions, ``(batch, *action)``, in the environment's units; see `Actor.act`.
 
         Raises:
-            PolicyMismatch: if a leaf is missing or has another shape; names it.
+            PolicyMismatch: if a leaf or a state is missing or has another shape; names it.
         """
-        network = self._network
-        self._read(observation, network)
-        out = network.forward()
-        size = self._low.shape[0]
-        squashed = np.tanh(out[:, :size]) if deterministic else None
-        if squashed is None:
-            noise = self._rng.standard_normal((len(out), size), dtype=np.float32)
-            if self._rho:
-                noise *= self._fresh
-                noise += self._rho * state["noise"]
-            exploration = self._contract.exploration
-            std = np.exp(
-                np.minimum(np.maximum(out[:, size:], exploration.log_std_min), exploration.log_std_max)
-            )
-            std *= noise
-            std += out[:, :size]
-            squashed = np.tanh(std, out=std)
-            state = {"noise": noise}
-        squashed *= self._half
-        squashed += self._centre
-        np.minimum(np.maximum(squashed, self._low, out=squashed), self._high, out=squashed)
-        action = squashed.astype(self._dtype, copy=False).reshape(-1, *self._contract.action.shape)
-        return action, state, {}
+        outputs, carried = self._runner.run(observation, state)
+        if deterministic:
+            return self._head.best(outputs), {**state, **carried} if carried else state, {}
+        action, explored = self._head.explore(outputs, state, self._rng)
+        explored.update(carried)
+        return action, explored, {}
 
-    def _read(self, observation: Mapping[str, Array], network: _Network) -> None:
-        """Copy the actor group's leaves side by side into the network's input."""
-        batch = -1
-        for path, shape, columns in self._inputs:
-            leaf = observation.get(path)
-            if leaf is None:
-                raise PolicyMismatch(f"the policy reads leaf {path!r}, given are {list(observation)}")
-            if batch < 0:
-                batch = len(leaf) if leaf.ndim else 0
-                values = network.input(batch)
-            if leaf.shape != (batch, *shape):
-                raise PolicyMismatch(f"leaf {path!r} has shape {leaf.shape}, expected {(batch, *shape)}")
-            values[:, columns] = leaf.reshape(batch, -1)
+    def outputs(self, observation: Mapping[str, Array], state: State) -> tuple[NDArray[np.float32], State]:
+        """Return what the network says, ``(batch, outputs)``, before the head, and the next state.
+
+        Raises:
+            PolicyMismatch: if a leaf or a state is missing or has another shape; names it.
+        """
+        outputs, carried = self._runner.run(observation, state)
+        return outputs.copy(), {**state, **carried}
 
     def check(
         self,
@@ -282,54 +215,17 @@ class Policy:
         Raises:
             PolicyMismatch: naming the leaf or property, with both values.
         """
-        contract = self._contract
-        for leaf in contract.observation:
-            if leaf.path not in observation:
-                raise PolicyMismatch(
-                    f"the policy was trained with the leaf {leaf.path!r}, "
-                    f"the environment has {list(observation)}"
-                )
-            _same(f"leaf {leaf.path!r}", leaf, leaf_spec(leaf.path, observation[leaf.path]))
-        known = {leaf.path for leaf in contract.observation}
-        for path in observation:
-            if path not in known:
-                raise PolicyMismatch(f"the policy was trained without the leaf {path!r} of the environment")
-        _check_actions(contract.action, action_space)
-        if action_buffer_length is not None and action_buffer_length != contract.action_buffer_length:
-            raise PolicyMismatch(
-                f"action_buffer_length is {action_buffer_length} in the environment, "
-                f"{contract.action_buffer_length} in the policy"
-            )
-        if period_s is not None and not math.isclose(period_s, contract.period_s, rel_tol=1e-6):
-            raise PolicyMismatch(
-                f"period_s is {period_s} in the environment, {contract.period_s} in the policy: "
-                "a policy acts well only at the rate it was trained at"
-            )
+        check_environment(
+            self._contract,
+            observation,
+            action_space,
+            period_s=period_s,
+            action_buffer_length=action_buffer_length,
+        )
 
     def __repr__(self) -> str:
         contract = self._contract
         return (
             f"Policy({contract.algorithm}, version {contract.policy_version}, "
-            f"{'-'.join(map(str, contract.network.widths))}, {contract.period_s} s)"
+            f"{len(contract.program.ops)} operations, {contract.head}, {contract.period_s} s)"
         )
-
-
-def _same(what: str, policy: LeafSpec, environment: LeafSpec) -> None:
-    if (policy.shape, policy.dtype) != (environment.shape, environment.dtype):
-        raise PolicyMismatch(
-            f"{what} is {environment.dtype}{list(environment.shape)} in the environment, "
-            f"{policy.dtype}{list(policy.shape)} in the policy"
-        )
-
-
-def _check_actions(policy: ActionSpec, space: spaces.Space[Any]) -> None:
-    if not isinstance(space, spaces.Box):
-        raise PolicyMismatch(f"the action space is a {type(space).__name__}, the policy's a Box")
-    spec = LeafSpec(path="action", dtype=policy.dtype, shape=policy.shape)
-    _same("the action", spec, leaf_spec("action", space))
-    for name, mine, theirs in (("low", policy.low, space.low), ("high", policy.high, space.high)):
-        if not np.allclose(mine, theirs.reshape(-1), rtol=1e-6, atol=1e-9):
-            raise PolicyMismatch(
-                f"the action's {name} is {theirs.reshape(-1).tolist()} in the environment, "
-                f"{list(mine)} in the policy"
-            )

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tickrate.nn.folding import fold
+from tickrate.nn.export import ProgramWriter
 from tickrate.nn.mlp import EnsembleMLP
 from tickrate.nn.normaliser import RunningNormaliser
+from tickrate.program.spec import Affine
 
 
 def test_statistics_in_unequal_pieces_equal_those_of_the_whole():
@@ -53,10 +54,15 @@ def test_folded_layers_equal_the_network(norm, normalise):
         x = torch.randn(100, 6)
         expected = network(normaliser(x) if normaliser is not None else x)
     for member in range(2):
+        writer = ProgramWriter()
+        value = writer.read(["x"])
+        network.write(writer, value if normaliser is None else normaliser.write(writer, value), member)
+        program, tensors = writer.finish()
+        assert [type(op).__name__ for op in program.ops] == ["Read", *["Affine", "Activation"] * 2, "Affine"]
+        layers = [op.output for op in program.ops if isinstance(op, Affine)]
         y = x.numpy()
-        layers = fold(network, normaliser, member)
-        for i, (weight, bias) in enumerate(layers):
-            y = y @ weight + bias
-            if i < len(layers) - 1:
+        for layer in layers:
+            y = y @ tensors[f"{layer}.weight"] + tensors[f"{layer}.bias"]
+            if layer != layers[-1]:
                 y = np.maximum(y, 0.0)
         np.testing.assert_allclose(y, expected[member].numpy(), atol=1e-5)

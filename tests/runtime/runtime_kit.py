@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from gymnasium import spaces
 
-from tickrate.artefact import ActionSpec, Exploration, LeafSpec, NetworkSpec, PolicyContract
+from tickrate.artefact import BoxAction, Exploration, LeafSpec, PolicyContract
 from tickrate.data.replay import Replay
 from tickrate.errors import RunFolderError
 from tickrate.policy import Policy
+from tickrate.program.spec import mlp_program
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import record_schema
 from tickrate.runtime.episode import Orders
@@ -27,9 +28,9 @@ def policy_bytes(version: int, action: float = 0.0) -> bytes:
     contract = PolicyContract(
         algorithm="fixed",
         observation=(LeafSpec("place", "float32", (2,)),),
-        action=ActionSpec("float32", (1,), (-1.0,), (1.0,)),
+        action=BoxAction("float32", (1,), (-1.0,), (1.0,)),
         groups={"actor": ("place",)},
-        network=NetworkSpec((2, 2)),
+        program=mlp_program(("place",), (2,)),
         exploration=Exploration(log_std_min=-20.0),
         period_s=0.0,
         action_buffer_length=0,

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from tickrate.artefact import ActionSpec, Exploration, LeafSpec, NetworkSpec, PolicyContract
+from tickrate.artefact import BoxAction, Exploration, LeafSpec, PolicyContract
 from tickrate.errors import ConfigError, PolicyMismatch
 from tickrate.policy import Policy
+from tickrate.program.spec import mlp_program
 from tickrate.runtime.environments import EnvironmentConfig, open_environment
 from tickrate.testing import FakeClock
 from tickrate.tools.drive import drive, find_policy
@@ -21,9 +22,9 @@ def make_policy(period_s=0.02):
     contract = PolicyContract(
         algorithm="fixed",
         observation=(LeafSpec("command", "float32", (1,)), LeafSpec("actions", "float32", (1, 1))),
-        action=ActionSpec("float32", (1,), (-1.0,), (1.0,)),
+        action=BoxAction("float32", (1,), (-1.0,), (1.0,)),
         groups={"actor": ("command",)},
-        network=NetworkSpec((1, 2)),
+        program=mlp_program(("command",), (2,)),
         exploration=Exploration(),
         period_s=period_s,
         action_buffer_length=1,

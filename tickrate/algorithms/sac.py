@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
-import msgspec
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -26,11 +26,11 @@ from tickrate.algorithms.sac_functions import (
     target_network_values,
 )
 from tickrate.algorithms.sac_networks import SACNetworks
-from tickrate.artefact import Exploration, NetworkSpec, PolicyContract, action_spec, leaf_spec, pack
+from tickrate.artefact import Exploration, PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
 from tickrate.nn.descent import Descent
-from tickrate.nn.folding import fold
+from tickrate.nn.export import ProgramWriter
 from tickrate.nn.normaliser import RunningNormaliser
 from tickrate.nn.policy_heads import GaussianHead
 from tickrate.nn.state import (
@@ -99,12 +99,12 @@ class SAC:
         """Critic updates done so far."""
         self._metrics: dict[str, SupportsFloat] = {}
         self._errors: Tensor | None = None
-        self._contract = PolicyContract(
+        self._contract = functools.partial(
+            PolicyContract,
             algorithm="sac",
             observation=tuple(leaf_spec(path, space) for path, space in observation_spaces.items()),
             action=action_spec(box),
             groups={"actor": actor.paths, "critic": critic.paths},
-            network=NetworkSpec(widths=(actor.size, *config.actor.hidden, policy_head.outputs)),
             exploration=Exploration(config.noise_correlation, config.log_std_min, config.log_std_max),
             period_s=period_s,
             action_buffer_length=action_buffer_length,
@@ -227,12 +227,15 @@ class SAC:
         Raises:
             PolicyError: if a weight is not finite: training has diverged.
         """
-        layers = fold(self.networks.actor, self.networks.actor_normaliser)
-        layers[-1][1][self._loader.action_size :] += np.float32(self.config.log_std_offset)
-        weights = {}
-        for i, (weight, bias) in enumerate(layers):
-            weights[f"layer.{i}.weight"], weights[f"layer.{i}.bias"] = weight, bias
-        return pack(msgspec.structs.replace(self._contract, policy_version=version), weights)
+        writer, networks, size = ProgramWriter(), self.networks, self._loader.action_size
+        x = writer.read(self._loader.actor.paths)
+        if networks.actor_normaliser is not None:
+            x = networks.actor_normaliser.write(writer, x)
+        x = networks.actor.write(writer, x)
+        offset = torch.cat([torch.zeros(size), torch.full((size,), self.config.log_std_offset)])
+        writer.scale(x, torch.ones(2 * size), offset)
+        program, weights = writer.finish()
+        return pack(self._contract(program=program, policy_version=version), weights)
 
     def state(self) -> Arrays:
         """Return a copy of networks, statistics, optimisers, counters and random state, by name."""

@@ -16,6 +16,7 @@ from tickrate.cli.training import Interrupts
 from tickrate.config.experiment import load_experiment
 from tickrate.errors import ConfigError
 from tickrate.policy import Policy
+from tickrate.runtime.actors import load_saved
 from tickrate.runtime.environments import EnvironmentConfig, LiveEnvironment, open_environment
 from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.run_folder import RunFolder
@@ -32,7 +33,8 @@ class PlayOptions:
     """
 
     path: Annotated[Path, tyro.conf.Positional]
-    """Run folder (its best policy is taken, else the latest) or policy file."""
+    """Run folder (its best policy is taken, else the latest), policy file, or ONNX file of
+    `tickrate export`."""
     episodes: int = 3
     """Episodes to drive."""
     env: str | None = None
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     about = inspect.getdoc(PlayOptions)
     options = tyro.cli(PlayOptions, args=list(arguments), prog="tickrate play", description=about)
     file = find_policy(options.path)
-    policy = Policy.load_file(file, seed=options.seed)
+    policy = load_saved(file, options.seed)
     environment = open_environment(environment_for(options, file))
     contract = policy.contract
     print(f"policy {file}: version {contract.policy_version}, trained by {contract.algorithm}", flush=True)
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         with Interrupts() as interrupts:
             episodes = drive(
                 environment,
-                policy,
+                policy if isinstance(policy, Policy) else file,
                 options.episodes,
                 deterministic=not options.stochastic,
                 seed=options.seed,

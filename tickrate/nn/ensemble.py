@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tickrate.nn.export import ProgramWriter
+
 
 class EnsembleLinear(nn.Module):
     """``members`` independent affine layers, computed as one batched product.
@@ -69,6 +71,10 @@ class EnsembleLinear(nn.Module):
             return torch.stack([torch.mv(rows, weight) for rows, weight in pairs]).unsqueeze(2) + self.bias
         return torch.baddbmm(self.bias, x, self.weight)
 
+    def write(self, writer: ProgramWriter, x: str, member: int) -> str:
+        """Write one member down."""
+        return writer.affine(x, self.weight[member], None if self.bias is None else self.bias[member, 0])
+
     @torch.no_grad()
     def project(self) -> None:
         """Scale the weights of each output to length 1, if this is a unit layer."""
@@ -126,6 +132,11 @@ class EnsembleBatchNorm(nn.Module):
         shape = (self.members, 1, self.features)
         return scale.view(shape), shift.view(shape)
 
+    def write(self, writer: ProgramWriter, x: str, member: int) -> str:
+        """Write one member down, with its running statistics."""
+        scale, shift = self.affine()
+        return writer.scale(x, scale[member, 0], shift[member, 0])
+
 
 class EnsembleLayerNorm(nn.Module):
     """Layer normalisation per member (arXiv 1607.06450), with learned scale and shift.
@@ -146,6 +157,10 @@ class EnsembleLayerNorm(nn.Module):
         """Normalise each row of ``(members, batch, features)``."""
         return torch.addcmul(self.bias, functional.layer_norm(x, (self.features,), eps=self.eps), self.weight)
 
+    def write(self, writer: ProgramWriter, x: str, member: int) -> str:
+        """Write one member down."""
+        return writer.layer_norm(x, self.weight[member, 0], self.bias[member, 0], self.eps)
+
 
 class EnsembleRMSNorm(nn.Module):
     """Root mean square normalisation per member (arXiv 1910.07467), with a learned scale.
@@ -164,6 +179,10 @@ class EnsembleRMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each row of ``(members, batch, features)``."""
         return functional.rms_norm(x, (self.features,), eps=self.eps) * self.weight
+
+    def write(self, writer: ProgramWriter, x: str, member: int) -> str:
+        """Write one member down."""
+        return writer.rms_norm(x, self.weight[member, 0], self.eps)
 
 
 def dropout(x: Tensor, share: float, generator: torch.Generator) -> Tensor:

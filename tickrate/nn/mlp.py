@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tickrate.nn.ensemble import EnsembleBatchNorm, EnsembleLayerNorm, EnsembleLinear, dropout
+from tickrate.nn.export import ProgramWriter
 
 
 class EnsembleMLP(nn.Module):
@@ -92,3 +93,15 @@ class EnsembleMLP(nn.Module):
         """Bring the weights of unit layers back to length 1; call it after each step of the optimiser."""
         for _, layer, _ in self.blocks:
             layer.project()
+
+    def write(self, writer: ProgramWriter, x: str, member: int = 0) -> str:
+        """Write one member down, batch norm with its running statistics, without dropout."""
+        for i, (norm, layer, layer_norm) in enumerate(self.blocks):
+            if norm is not None:
+                x = norm.write(writer, x, member)
+            x = layer.write(writer, x, member)
+            if layer_norm is not None:
+                x = layer_norm.write(writer, x, member)
+            if i != len(self.blocks) - 1:
+                x = writer.activation(x, "relu")
+        return x

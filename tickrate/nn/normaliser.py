@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tickrate.nn.export import ProgramWriter
+
 
 class RunningNormaliser(nn.Module):
     """``(x - mean) / sqrt(variance + eps)`` with the statistics of everything given to `observe`.
@@ -54,3 +56,7 @@ class RunningNormaliser(nn.Module):
         """Return float64 ``scale`` and ``shift`` of ``(features,)`` that equal this layer."""
         scale = torch.rsqrt(self.variance + self.eps)
         return scale, -self.mean * scale
+
+    def write(self, writer: ProgramWriter, x: str) -> str:
+        """Write the present statistics down as a scale."""
+        return writer.scale(x, *self.affine())

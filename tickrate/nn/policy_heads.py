@@ -65,7 +65,7 @@ class CategoricalHead:
         """Return one-hot choices ``(batch, size)`` with a gradient, and negative entropies ``(batch,)``."""
         choices, minus_entropy = [], output.new_zeros(len(output))
         for logits, gumbel in zip(
-            torch.split(output, self.parts, 1), torch.split(noise, self.parts, 1), strict=True
+            torch.split(output, list(self.parts), 1), torch.split(noise, list(self.parts), 1), strict=True
         ):
             log_prob = torch.log_softmax(logits, 1)
             minus_entropy = minus_entropy + (log_prob.exp() * log_prob).sum(1)
@@ -76,7 +76,7 @@ class CategoricalHead:
 
     def negative_log_likelihood(self, output: Tensor, action: Tensor) -> Tensor:
         """Return how unlikely given one-hot choices are, ``(batch,)``, in nats."""
-        logs = [torch.log_softmax(logits, 1) for logits in torch.split(output, self.parts, 1)]
+        logs = [torch.log_softmax(logits, 1) for logits in torch.split(output, list(self.parts), 1)]
         return -(torch.cat(logs, 1) * action).sum(1)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tickrate.nn.ensemble import EnsembleBatchNorm, EnsembleLinear, EnsembleRMSNorm
+from tickrate.nn.export import ProgramWriter
 
 
 class EnsembleResidual(nn.Module):
@@ -76,6 +77,17 @@ class EnsembleResidual(nn.Module):
             y = y + inner
         result: Tensor = self.head(self.last_norm(y))
         return result
+
+    def write(self, writer: ProgramWriter, x: str, member: int = 0) -> str:
+        """Write one member down, batch norm with its running statistics."""
+        x = self.embedding.write(writer, self.input_norm.write(writer, x, member), member)
+        for halves in self.blocks:
+            inner = x
+            for linear, norm in halves:
+                inner = norm.write(writer, linear.write(writer, inner, member), member)
+                inner = writer.activation(inner, "relu")
+            x = writer.add(x, inner)
+        return self.head.write(writer, self.last_norm.write(writer, x, member), member)
 
     @torch.no_grad()
     def project(self) -> None:

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from gymnasium import spaces
 
 from tickrate import registry
 from tickrate.errors import ConfigError
-from tickrate.policy import Actor, Policy
+from tickrate.policy import Actor, Policy, PolicyContract
 from tickrate.runtime.chunk_actor import ChunkedActor
 from tickrate.runtime.environments import Acted, Environment
 from tickrate.runtime.fallback import Fallback
 from tickrate.runtime.remote import InferenceLink, RemoteActor
 from tickrate.runtime.warmup import WarmupActor
-from tickrate.runtime.worker_config import POLICY_SUFFIX, WorkerConfig
+from tickrate.runtime.worker_config import ONNX_SUFFIX, POLICY_SUFFIXES, WorkerConfig
+
+
+class SavedPolicy(Actor, Protocol):
+    """An actor that was loaded from a file and knows what it was made for."""
+
+    @property
+    def contract(self) -> PolicyContract:
+        """What it was trained for."""
+        ...
+
+    def check(
+        self,
+        observation: Mapping[str, spaces.Space[Any]],
+        action_space: spaces.Space[Any],
+        *,
+        period_s: float | None = None,
+        action_buffer_length: int | None = None,
+    ) -> None:
+        """Check that it was made for an environment; raises PolicyMismatch."""
+        ...
+
+
+Saved = TypeVar("Saved", bound=SavedPolicy)
 
 
 def make_policy(weights: bytes, where: Acted, seed: int) -> Policy:
@@ -39,7 +65,7 @@ def make_actor(target: str, where: Acted, weights: bytes | None, seed: int) -> A
         ConfigError: if there is no such class or file, it cannot be made, or it is no `Actor`.
         PolicyError: if weights or file are no policy, or one for another environment.
     """
-    if target.endswith(POLICY_SUFFIX):
+    if target.endswith(POLICY_SUFFIXES):
         return _saved(Path(target), where, seed)
     if not target:
         if weights is None:
@@ -64,14 +90,28 @@ def make_actor(target: str, where: Acted, weights: bytes | None, seed: int) -> A
     return actor
 
 
-def _saved(path: Path, where: Acted, seed: int) -> Policy:
+def load_saved(path: Path, seed: int) -> SavedPolicy:
+    """Return the policy that a file holds: an artefact, or an ONNX file if it ends so.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        PolicyError: if it is no policy.
+        MissingExtra: if ONNX Runtime is needed and not installed.
+    """
+    if path.suffix == ONNX_SUFFIX:
+        policy: SavedPolicy = registry.resolve("tickrate.onnx.actor:OnnxPolicy").load_file(path, seed=seed)
+        return policy
+    return Policy.load_file(path, seed=seed)
+
+
+def _saved(path: Path, where: Acted, seed: int) -> SavedPolicy:
     try:
-        return _checked(Policy.load_file(path, seed=seed), where)
+        return _checked(load_saved(path, seed), where)
     except FileNotFoundError as error:
         raise ConfigError(f"worker.actor: there is no file {path}") from error
 
 
-def _checked(policy: Policy, where: Acted) -> Policy:
+def _checked(policy: Saved, where: Acted) -> Saved:
     policy.check(
         where.leaf_spaces,
         where.action_space,

@@ -16,8 +16,11 @@ from tickrate.wire.arrays import Compression
 
 Purpose = Literal["train", "expert", "test"]
 
-POLICY_SUFFIX = ".policy"
-"""Ending that makes ``worker.actor`` a saved policy rather than a class."""
+ONNX_SUFFIX = ".onnx"
+"""Ending of a policy that `tickrate export` wrote; acting with it needs the extra ``onnx``."""
+
+POLICY_SUFFIXES = (".policy", ONNX_SUFFIX)
+"""Endings that make ``worker.actor`` a saved policy rather than a class."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class WorkerConfig:
     """Empty: our own policy. ``module:Class``: another `Actor`, made with the keyword arguments
     ``leaf_spaces``, ``action_space``, ``period_s``, ``action_buffer_length`` and ``seed``; it gets weights
     by ``load``, except in an expert, which acts from the start. For an expert also the path of a saved policy
-    (``best.policy``)."""
+    (``best.policy``, ``best.onnx``)."""
     takeover: str = ""
     """``module:Class`` of an operator who may take over at any step (`tickrate.runtime.takeover.Operator`);
     empty: nobody. The row stores what was really applied, with the flag TAKEOVER."""
@@ -119,7 +122,7 @@ class WorkerConfig:
                 "an expert worker needs an actor of its own: actor as 'module:Class' or a saved policy "
                 "('runs/mine/best.policy'), or remote.enabled"
             )
-        if self.actor.endswith(POLICY_SUFFIX) and self.purpose != "expert":
+        if self.actor.endswith(POLICY_SUFFIXES) and self.purpose != "expert":
             raise ConfigError(
                 f"actor is the saved policy {self.actor!r}: only a worker of purpose 'expert' drives with "
                 f"one, this one has the purpose {self.purpose!r}"

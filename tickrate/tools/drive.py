@@ -31,9 +31,9 @@ def find_policy(path: Path) -> Path:
 
 
 class _PlayOutlet:
-    """Hands one fixed policy to the control loop; playing records nothing."""
+    """Hands one fixed policy, or None, to the control loop; playing records nothing."""
 
-    def __init__(self, weights: bytes, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, weights: bytes | None, interrupted: Callable[[], bool]) -> None:
         self._weights = weights
         self._interrupted = interrupted
 
@@ -47,7 +47,7 @@ class _PlayOutlet:
         """Nobody watches a state here: each episode is reported as it ends."""
 
     def newest_weights(self, known_version: int) -> tuple[int, bytes] | None:
-        return (1, self._weights) if known_version == 0 else None
+        return (1, self._weights) if known_version == 0 and self._weights is not None else None
 
     def orders(self) -> Orders:
         return Orders(shutdown=self._interrupted())
@@ -55,7 +55,7 @@ class _PlayOutlet:
 
 def drive(
     environment: Environment,
-    policy: Policy,
+    policy: Policy | Path,
     episodes: int,
     *,
     deterministic: bool,
@@ -64,12 +64,24 @@ def drive(
 ) -> Iterator[EpisodeSummary]:
     """Drive ``episodes`` episodes; yield the summary of each. The device is safe afterwards.
 
+    Args:
+        environment: what is driven.
+        policy: who drives: a policy, or the path of an ONNX file that holds one.
+        episodes: how many.
+        deterministic: without exploration.
+        seed: of the first reset and of the exploration.
+        interrupted: whether to stop now.
+
     Raises:
         PolicyMismatch: before anything is driven, if the policy was made for another environment.
         DeviceLost: if the device stays away.
     """
     schema = EnvironmentContract.of(environment).schema()
-    outlet = _PlayOutlet(policy.to_bytes(), interrupted)
-    config = WorkerConfig(evaluation=EvaluationConfig(every_steps=0))
+    if isinstance(policy, Path):
+        outlet = _PlayOutlet(None, interrupted)
+        config = WorkerConfig(purpose="expert", actor=str(policy))
+    else:
+        outlet = _PlayOutlet(policy.to_bytes(), interrupted)
+        config = WorkerConfig(evaluation=EvaluationConfig(every_steps=0))
     loop = ControlLoop(environment, schema, outlet, config, seed=seed)
     yield from loop.play(episodes, deterministic=deterministic)

@@ -1,0 +1,100 @@
+"""Compares a policy's contract with an environment, before anything is driven by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from tickrate.artefact.actions import ActionSpec, BoxAction, DiscreteAction, action_spec
+from tickrate.artefact.contract import PolicyContract, leaf_spec
+from tickrate.errors import PolicyError, PolicyMismatch
+from tickrate.program.spec import program_states
+
+
+def check_environment(
+    contract: PolicyContract,
+    observation: Mapping[str, spaces.Space[Any]],
+    action_space: spaces.Space[Any],
+    *,
+    period_s: float | None = None,
+    action_buffer_length: int | None = None,
+) -> None:
+    """Check that a policy was made for an environment.
+
+    Args:
+        contract: the policy's.
+        observation: leaf space by path of the canonical observation; the order is free.
+        action_space: the environment's action space.
+        period_s: nominal step in seconds (0 for lock-step); not compared when None.
+        action_buffer_length: number of past actions in the observation; not compared when None.
+
+    Raises:
+        PolicyMismatch: naming the leaf or property, with both values.
+    """
+    for leaf in contract.observation:
+        if leaf.path not in observation:
+            raise PolicyMismatch(
+                f"the policy was trained with the leaf {leaf.path!r}, the environment has {list(observation)}"
+            )
+        found = leaf_spec(leaf.path, observation[leaf.path])
+        _same(f"leaf {leaf.path!r}", (leaf.dtype, leaf.shape), (found.dtype, found.shape))
+    known = {leaf.path for leaf in contract.observation}
+    for path in observation:
+        if path not in known:
+            raise PolicyMismatch(f"the policy was trained without the leaf {path!r} of the environment")
+    _check_actions(contract.action, action_space)
+    if action_buffer_length is not None and action_buffer_length != contract.action_buffer_length:
+        raise PolicyMismatch(
+            f"action_buffer_length is {action_buffer_length} in the environment, "
+            f"{contract.action_buffer_length} in the policy"
+        )
+    if period_s is not None and not math.isclose(period_s, contract.period_s, rel_tol=1e-6):
+        raise PolicyMismatch(
+            f"period_s is {period_s} in the environment, {contract.period_s} in the policy: "
+            "a policy acts well only at the rate it was trained at"
+        )
+
+
+def check_successor(old: PolicyContract, new: PolicyContract) -> None:
+    """Check that newer weights may take over from older ones in the middle of an episode.
+
+    Raises:
+        PolicyMismatch: if they were made for other spaces, groups, states or timing; names the field.
+    """
+    for field in ("observation", "action", "head", "groups", "period_s", "action_buffer_length"):
+        mine, theirs = getattr(old, field), getattr(new, field)
+        if mine != theirs:
+            raise PolicyMismatch(f"new weights are for another {field}: {theirs}; this policy has {mine}")
+    before, after = program_states(old.program), program_states(new.program)
+    if before != after:
+        raise PolicyMismatch(f"new weights carry the states {after}; this policy has {before}")
+
+
+def _same(what: str, policy: tuple[str, tuple[int, ...]], environment: tuple[str, tuple[int, ...]]) -> None:
+    if policy != environment:
+        raise PolicyMismatch(
+            f"{what} is {environment[0]}{list(environment[1])} in the environment, "
+            f"{policy[0]}{list(policy[1])} in the policy"
+        )
+
+
+def _check_actions(policy: ActionSpec, space: spaces.Space[Any]) -> None:
+    try:
+        found = action_spec(space)
+    except PolicyError as error:
+        raise PolicyMismatch(str(error)) from error
+    if type(found) is not type(policy):
+        wanted = {BoxAction: "Box", DiscreteAction: "Discrete"}.get(type(policy), "MultiDiscrete")
+        raise PolicyMismatch(f"the action space is a {type(space).__name__}, the policy's a {wanted}")
+    _same("the action", (policy.dtype, policy.shape), (found.dtype, found.shape))
+    names = ("low", "high") if isinstance(policy, BoxAction) else ("choices", "starts")
+    for name in names:
+        mine, theirs = getattr(policy, name), getattr(found, name)
+        if not np.allclose(mine, theirs, rtol=1e-6, atol=1e-9):
+            raise PolicyMismatch(
+                f"the action's {name} is {list(theirs)} in the environment, {list(mine)} in the policy"
+            )
