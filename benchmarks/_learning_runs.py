@@ -10,10 +10,19 @@ import csv
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tickrate.config.experiment import Experiment
+    from tickrate.runtime.learner import Learner
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,6 +45,8 @@ class Run:
     """Interpreter that has what the contender needs."""
     folder: Path = RESULTS
     """Where its file goes."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the algorithm beside its preset."""
 
     @property
     def file(self) -> Path:
@@ -62,6 +73,48 @@ def read_table(path: Path) -> list[dict[str, float]]:
     """Return the rows of a table of numbers."""
     with path.open(newline="", encoding="utf-8") as file:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def train_here(experiment: Experiment, every: int, evaluate: Callable[[int, bytes], None]) -> Learner:
+    """Train in this process, and hand out the policy every so many training steps.
+
+    Args:
+        experiment: what to train; a serial run with a limit of steps.
+        every: training steps between two calls of ``evaluate``.
+        evaluate: called with the number of training steps and the policy of that moment.
+    """
+    from tickrate.cli import assembling
+    from tickrate.runtime.contract import EnvironmentContract
+    from tickrate.runtime.environments import open_environment
+    from tickrate.runtime.run_folder import RunFolder
+    from tickrate.runtime.serial import SerialOutlet
+    from tickrate.runtime.worker import ControlLoop
+    from tickrate.tracking.tracker import MultiTracker
+
+    class Outlet(SerialOutlet):
+        due = every
+
+        def put_row(self, row: NDArray[np.void]) -> None:
+            super().put_row(row)
+            while learner.limiter.steps >= self.due:
+                evaluate(self.due, learner.algorithm.policy_bytes(learner.version))
+                self.due += every
+
+    environment = open_environment(experiment.environment)
+    contract = EnvironmentContract.of(environment)
+    with tempfile.TemporaryDirectory() as folder:
+        place = RunFolder(Path(folder) / "run")
+        place.prepare("refuse")
+        learner = assembling.learner_parts(experiment).build(
+            contract, place, MultiTracker([]), resume=False
+        )
+        outlet = Outlet(learner, lambda state, summary: False)
+        loop = ControlLoop(
+            environment, contract.schema(), outlet, experiment.worker, seed=experiment.run.seed
+        )
+        loop.run()
+    environment.close()
+    return learner
 
 
 def run_all(

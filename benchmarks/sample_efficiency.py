@@ -17,6 +17,7 @@ Runs are resumed one by one: each has a file in benchmarks/results/sample_effici
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -89,6 +90,45 @@ def run_peer(run: learning.Run) -> None:
     learning.write_table(run.file, table.rows)
 
 
+def run_preset(run: learning.Run) -> None:
+    """Train one of our presets, in one process, with what `tickrate train` is made of."""
+    import torch
+
+    from tickrate.config.experiment import experiment_from_mapping
+    from tickrate.policy import Policy
+
+    torch.set_num_threads(1)
+    table = Table(run.task)
+    every = min(EVALUATE_EVERY, run.steps)
+    experiment = experiment_from_mapping(
+        {
+            "environment": {"id": f"{run.task}-v5"},
+            "algorithm": {"preset": run.contender, **run.changes},
+            "replay": {"gamma": 0.99, "n_step": 1, "capacity": 2 * run.steps, "storage": "memory"},
+            "trainer": {
+                "total_steps": run.steps,
+                "start_steps": 1000,
+                "publish_every": 1,
+                "checkpoint_every_s": 1e6,
+            },
+            "run": {"seed": run.seed},
+        }
+    )
+
+    def evaluate(steps: int, weights: bytes) -> None:
+        policy = Policy.from_bytes(weights)
+        state = policy.initial_state(1)
+
+        def act(observation):
+            leaves = {"value": observation.astype("float32")[None]}
+            return policy.act(leaves, state, deterministic=True)[0][0]
+
+        table.evaluate(steps, act)
+
+    learning.train_here(experiment, every, evaluate)
+    learning.write_table(run.file, table.rows)
+
+
 # --- the benchmark ---------------------------------------------------------------------------------------
 
 
@@ -99,11 +139,19 @@ def main() -> int:
     parser.add_argument(
         "--run", nargs=4, metavar=("CONTENDER", "TASK", "SEED", "STEPS"), help=argparse.SUPPRESS
     )
+    parser.add_argument("--set", default="{}", metavar="JSON", help="settings beside the preset, to explore")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the runs' files are")
     arguments = parser.parse_args()
     if arguments.run:
         contender, task, seed, steps = arguments.run
-        run = learning.Run(contender, task, int(seed), int(steps), folder=arguments.folder)
+        run = learning.Run(
+            contender,
+            task,
+            int(seed),
+            int(steps),
+            folder=arguments.folder,
+            changes=json.loads(arguments.set),
+        )
         (run_peer if contender == PEER else run_preset)(run)
         return 0
     return 0
