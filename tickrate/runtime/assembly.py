@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from tickrate import registry
 from tickrate.algorithms.protocol import Algorithm
@@ -130,6 +131,11 @@ def mirror_of(contract: EnvironmentContract) -> Mirror | None:
     """
     if contract.mirror is None:
         return None
+    if not isinstance(contract.action_space, spaces.Box):
+        raise ConfigError(
+            f"mirror() of the interface changes signs, but the actions are {contract.action_space}: "
+            "categories have none; set replay.mirror to false"
+        )
     try:
         leaves = {str(path): (given[0], given[1]) for path, given in contract.mirror["observation"].items()}
         action = contract.mirror["action"]
