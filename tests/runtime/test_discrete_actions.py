@@ -1,5 +1,6 @@
-"""Categories as actions, from end to end: warm-up, takeover, fallback, chunks, remote inference, rows, checksums."""
+"""Categories as actions, end to end: warm-up, takeover, fallback, chunks, remote inference, checksums."""
 
+import itertools
 import sys
 import types
 
@@ -98,7 +99,7 @@ def test_a_live_environment_records_the_category_and_the_buffer_it_came_to(kind,
     assert (field.shape, field.dtype) == (KINDS[kind].shape, KINDS[kind].dtype.name)
     default = np.asarray(environment.env.default_action)
     np.testing.assert_array_equal(rows[0]["o/actions"], np.stack([default, default]))
-    for before, after in zip(rows, rows[1:], strict=False):
+    for before, after in itertools.pairwise(rows):
         if not before["flags"] & Flag.FINAL:
             assert KINDS[kind].contains(before["action"] if field.shape else before["action"][()])
             np.testing.assert_array_equal(after["o/actions"][-1], before["action"])
@@ -189,12 +190,12 @@ def test_an_operator_chooses_categories():
 @pytest.mark.parametrize("command", [2, -2, 0.5, [0], "up", float("nan")])
 def test_an_operator_s_command_that_is_no_category_is_refused(command):
     takeover = Takeover(types.SimpleNamespace(command=lambda observation: command), GEARS, 0.0)
-    with pytest.raises(ActionError, match="the operator's command is .* an element of Discrete"):
+    with pytest.raises(ActionError, match=r"the operator's command is .* an element of Discrete"):
         takeover.choose({}, np.int64(0), 0)
 
 
 def test_between_categories_there_is_nothing_to_approach():
-    with pytest.raises(ConfigError, match="takeover_max_step is 0.5.*nothing between two categories"):
+    with pytest.raises(ConfigError, match=r"takeover_max_step is 0.5.*nothing between two categories"):
         Takeover(types.SimpleNamespace(), GEARS, 0.5)
 
 

@@ -129,6 +129,7 @@ class DelayedInterface(RealTimeGymInterface):
         self._deliver()
         step, age, observation, time = self._newest
         info = {**info, "observation_delay": self._step - step, "action_delay": age}
+        info.pop("observation_time", None)  # that of now: it is not the one returned
         if time is not None:
             info["observation_time"] = time
         return copy.deepcopy(observation), reward, terminated, info
