@@ -18,7 +18,8 @@ from tickrate.testing.fake_clock import FakeClock
 from tickrate.testing.fake_interface import Command, FakeInterface
 from tickrate.testing.faulty_carrier import FaultyCarrier
 from tickrate.testing.link import LinkCounters, LinkProxy
-from tickrate.testing.probes import PROBES, Moment, Probe, ProbeEnv
+from tickrate.testing.probe_env import ProbeEnv
+from tickrate.testing.probes import PROBES, Moment, Probe
 
 __all__ = [
     "PROBES",

@@ -12,9 +12,20 @@ Run a learner on them from top to bottom; the first one that fails says what is 
 | ``observed_action`` | the policy does not see the observation | a(o) = 0.5 o |
 | ``hidden_memory`` | (cannot be solved: the last action is not observed) | return at most about half |
 | ``action_buffer`` | the actions in flight do not reach the networks | a = -(last action) at the bounds |
+| ``actions_in_flight`` | not all of them are read: effects come three steps later | a = target - landing |
+| ``hidden_in_flight`` | (cannot be solved: they are not observed) | about 0.6 a step |
+| ``chosen_category`` | categories are chosen wrongly, or ``start`` is forgotten | a = 3, of 1, 2 and 3 |
+| ``observed_category`` | the policy of categories does not see the observation | a(-1) = 1, a(1) = 3 |
+| ``category_buffer`` | an action buffer of categories does not reach the networks | the next one: 1, 2, 3, 1 |
+| ``observed_categories`` | the parts of a MultiDiscrete are mixed up | a(-1) = (0, 2), a(1) = (1, 0) |
+| ``image`` | the image does not reach the networks | a = 0.5, square right; -0.5, left |
+| ``memory`` | the policy has no memory: the cue is seen once | a = 0.5 cue, at every step |
 
-Observations are float32 of shape (1,), or (2,) where the last action is shown; actions are float32 of shape
-(1,) in [-1, 1].
+Observations are float32 of shape (1,), or (2,) where the last action is shown. ``category_buffer`` observes a
+Dict of ``value`` and ``actions`` (the last category, shape (1,)), ``image`` a uint8 image (1, 16, 16) with a
+bright square in one half, and the two of flight the position, the target and, if shown, the three actions in
+flight, oldest first. Actions are float32 of shape (1,) in [-1, 1], or categories: Discrete of 1, 2 and 3, or
+MultiDiscrete of 2 and 3 categories. Where there is a best action it earns 1 in each step.
 """
 
 from __future__ import annotations
@@ -23,9 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from tickrate.trees import Array
 
@@ -37,11 +46,15 @@ class Moment:
     step: int
     """Number of the step within the episode, from 0."""
     observation: float
-    """First number of the observation on which the action was chosen."""
-    action: float
-    """The action."""
-    last_action: float
+    """First number of the observation on which the action was chosen; of an image the cue."""
+    action: Any
+    """The action: a float, a category, or a tuple of categories."""
+    last_action: Any
     """The action before it."""
+    cue: float
+    """-1 or +1, drawn at each reset, whether it is observed or not."""
+    miss: float
+    """How far from the target the action will bring the position, once it has taken effect (flight alone)."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +67,46 @@ class Probe:
     """The reward of a step."""
     value: Callable[[Array, float], float] | None
     """The value of an observation for a discount, under every policy; None if it depends on it."""
-    best_action: Callable[[Array], float] | None = None
+    best_action: Callable[[Any], Any] | None = None
     """The best action on an observation; None where actions do not matter or it cannot be known."""
     truncates: bool = False
     """How episodes end: False terminated, True truncated."""
-    observes: Literal["nothing", "step", "sign"] = "nothing"
-    """What the observation is: always 0, the number of the step, or -1 or +1 drawn at each reset."""
+    observes: Literal["nothing", "step", "sign", "cue", "image", "flight"] = "nothing"
+    """What the observation is: always 0, the number of the step, the cue (-1 or +1, drawn at each reset), the
+    cue in the first observation and 0 then, an image of it, or position and target."""
     shows_last_action: bool = False
-    """True: the observation ends with the last action."""
+    """True: the observation ends with the last action; of flight, with all that have no effect yet."""
+    actions: Literal["box", "category", "categories"] = "box"
+    """What the actions are: a number, one of 1, 2 and 3, or a pair of categories, of 2 and of 3."""
+    remembers: bool = False
+    """True: ``best_action`` is the best in every step when asked with the episode's first observation."""
 
 
 def _flip(moment: Moment) -> float:
     """Half the distance to the last action: 1 for a jump from one bound to the other."""
-    return abs(moment.action - moment.last_action) / 2.0
+    return float(abs(moment.action - moment.last_action)) / 2.0
+
+
+def _half_cue(moment: Moment) -> float:
+    return 1.0 - float(moment.action - 0.5 * moment.cue) ** 2
+
+
+def _hit(moment: Moment) -> float:
+    return 1.0 - moment.miss
+
+
+def _following(category: int) -> int:
+    return category % 3 + 1
+
+
+def _answers(cue: float) -> tuple[int, int]:
+    return (1, 0) if cue > 0.0 else (0, 2)
+
+
+def _brighter_half(image: Array) -> float:
+    """Return +1 if the right half of an image (1, side, side) is the brighter one, else -1."""
+    left, right = np.split(image[0].astype(np.int64), 2, axis=1)
+    return 1.0 if right.sum() > left.sum() else -1.0
 
 
 PROBES: dict[str, Probe] = {
@@ -97,7 +137,7 @@ PROBES: dict[str, Probe] = {
     ),
     "observed_action": Probe(
         horizon=1,
-        reward=lambda m: 1.0 - (m.action - 0.5 * m.observation) ** 2,
+        reward=_half_cue,
         value=None,
         best_action=lambda o: 0.5 * float(o[0]),
         observes="sign",
@@ -111,74 +151,63 @@ PROBES: dict[str, Probe] = {
         truncates=True,
         shows_last_action=True,
     ),
+    "actions_in_flight": Probe(
+        horizon=16,
+        reward=_hit,
+        value=None,
+        best_action=lambda o: float(o[1] - o[0] - o[2:].sum()),
+        truncates=True,
+        observes="flight",
+        shows_last_action=True,
+    ),
+    "hidden_in_flight": Probe(horizon=16, reward=_hit, value=None, truncates=True, observes="flight"),
+    "chosen_category": Probe(
+        horizon=1,
+        reward=lambda m: float(m.action == 3),
+        value=None,
+        best_action=lambda o: 3,
+        actions="category",
+    ),
+    "observed_category": Probe(
+        horizon=1,
+        reward=lambda m: float(m.action == 2 + m.cue),
+        value=None,
+        best_action=lambda o: int(2 + o[0]),
+        observes="sign",
+        actions="category",
+    ),
+    "category_buffer": Probe(
+        horizon=16,
+        reward=lambda m: float(m.action == _following(m.last_action)),
+        value=None,
+        best_action=lambda o: _following(int(o["actions"][-1])),
+        truncates=True,
+        shows_last_action=True,
+        actions="category",
+    ),
+    "observed_categories": Probe(
+        horizon=1,
+        reward=lambda m: float(np.mean(np.equal(m.action, _answers(m.cue)))),
+        value=None,
+        best_action=lambda o: _answers(float(o[0])),
+        observes="sign",
+        actions="categories",
+    ),
+    "image": Probe(
+        horizon=1,
+        reward=_half_cue,
+        value=None,
+        best_action=lambda o: 0.5 * _brighter_half(o),
+        observes="image",
+    ),
+    "memory": Probe(
+        horizon=4,
+        reward=_half_cue,
+        value=None,
+        best_action=lambda o: 0.5 * float(o[0]),
+        truncates=True,
+        observes="cue",
+        remembers=True,
+    ),
 }
-"""The probes by name, from the easiest to the hardest."""
-
-
-class ProbeEnv(gymnasium.Env[Array, Array]):
-    """One probe as a Gymnasium environment.
-
-    Args:
-        probe: a name from `PROBES`, or a rule of your own.
-
-    Attributes:
-        probe: the rule.
-
-    Raises:
-        KeyError: if no probe has this name.
-    """
-
-    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it as an instance attribute)
-
-    def __init__(self, probe: str | Probe) -> None:
-        if isinstance(probe, str) and probe not in PROBES:
-            raise KeyError(f"no probe named {probe!r}: there are {', '.join(PROBES)}")
-        self.probe = PROBES[probe] if isinstance(probe, str) else probe
-        size = 2 if self.probe.shows_last_action else 1
-        high = float(max(1, self.probe.horizon))
-        self.observation_space = spaces.Box(-high, high, (size,), np.float32)
-        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self._step = 0
-        self._sign = 0.0
-        self._last_action = 0.0
-        self._running = False
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        """Start an episode; the action before the first one is a random bound."""
-        super().reset(seed=seed)
-        self._step = 0
-        self._sign = float(self.np_random.choice([-1.0, 1.0]))
-        self._last_action = float(self.np_random.choice([-1.0, 1.0]))
-        self._running = True
-        return self._observation(), {}
-
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Play one step.
-
-        Raises:
-            RuntimeError: if no episode is running.
-        """
-        if not self._running:
-            raise RuntimeError("step() without a running episode: call reset() first")
-        value = float(np.clip(np.asarray(action, np.float64).reshape(-1)[0], -1.0, 1.0))
-        moment = Moment(self._step, float(self._observation()[0]), value, self._last_action)
-        reward = float(self.probe.reward(moment))
-        self._step += 1
-        self._last_action = value
-        ended = self._step >= self.probe.horizon
-        self._running = not ended
-        return (
-            self._observation(),
-            reward,
-            ended and not self.probe.truncates,
-            ended and self.probe.truncates,
-            {},
-        )
-
-    def _observation(self) -> Array:
-        probe = self.probe
-        first = {"nothing": 0.0, "step": float(self._step), "sign": self._sign}[probe.observes]
-        numbers = [first, self._last_action] if probe.shows_last_action else [first]
-        return np.array(numbers, np.float32)
+"""The probes by name, from the easiest to the hardest of each kind of action."""
