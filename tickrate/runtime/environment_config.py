@@ -35,6 +35,10 @@ class DelayConfig:
                 "'timing' can tell; make the time-step longer instead"
             )
 
+    def __str__(self) -> str:
+        ends = {name: delay_range(name, getattr(self, name)) for name in ("action", "observation")}
+        return ", ".join(f"{name} {low} to {high} steps" for name, (low, high) in ends.items())
+
     @property
     def longest(self) -> int:
         """Steps that the longest delay of a command and that of an observation make together."""

@@ -12,12 +12,12 @@ Run a learner on them from top to bottom; the first one that fails says what is 
 | ``observed_action`` | the policy does not see the observation | a(o) = 0.5 o |
 | ``hidden_memory`` | (cannot be solved: the last action is not observed) | return at most about half |
 | ``action_buffer`` | the actions in flight do not reach the networks | a = -(last action) at the bounds |
-| ``actions_in_flight`` | not all of them are read: effects come three steps later | a = target - landing |
+| ``actions_in_flight`` | not all are read: effects come three steps later | a = target - landing |
 | ``hidden_in_flight`` | (cannot be solved: they are not observed) | about 0.6 a step |
 | ``chosen_category`` | categories are chosen wrongly, or ``start`` is forgotten | a = 3, of 1, 2 and 3 |
 | ``observed_category`` | the policy of categories does not see the observation | a(-1) = 1, a(1) = 3 |
-| ``category_buffer`` | an action buffer of categories does not reach the networks | the next one: 1, 2, 3, 1 |
-| ``observed_categories`` | the parts of a MultiDiscrete are mixed up | a(-1) = (0, 2), a(1) = (1, 0) |
+| ``category_buffer`` | a buffer of categories does not reach the networks | the next one: 1, 2, 3, 1 |
+| ``observed_categories`` | the parts of a MultiDiscrete are mixed up | a(-1) = 0, 2; a(1) = 1, 0 |
 | ``image`` | the image does not reach the networks | a = 0.5, square right; -0.5, left |
 | ``memory`` | the policy has no memory: the cue is seen once | a = 0.5 cue, at every step |
 
