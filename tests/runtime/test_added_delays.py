@@ -332,6 +332,8 @@ def test_rows_of_the_drone_over_many_steps_point_at_the_command_in_force():
     delays = [int(row["o/timing"][2]) for row in rows if row["step"] > 5]
     assert set(delays) == {3, 4, 5}
     assert all(row["o/timing"][0] == 0 and row["o/timing"][1] == 1 for row in rows)
+    assert not np.any([row["start"] for row in rows])  # there is no clock to be late for
+    assert environment.timing() is None
     for before, row in itertools.pairwise(rows):
         if row["step"] > 6 and abs(row["o/x"].item()) < 0.9:
             newest, older = (flown(r["o/actions"][-1 - pointer(r["o/timing"])]) for r in (row, before))

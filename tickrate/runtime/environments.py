@@ -106,6 +106,7 @@ class LiveEnvironment:
 
     def __init__(self, env: RealTimeEnv, name: str | None = None, period_s: float | None = None) -> None:
         self.env = env
+        self._real_time = bool(env.config.real_time)
         self.leaf_spaces: Mapping[str, spaces.Space[Any]] = env.leaf_spaces
         self.action_space: spaces.Space[Any] = env.action_space
         _recordable(self.leaf_spaces, self.action_space, name or type(env.interface).__name__)
@@ -118,8 +119,10 @@ class LiveEnvironment:
         return observation, info
 
     def step(self, action: Any) -> StepResult:
-        """Apply an action on the clock."""
+        """Apply an action on the clock; in lock-step, where there is none, ``info`` has no ``timing``."""
         observation, reward, terminated, truncated, info = self.env.step(action)
+        if not self._real_time:
+            del info["timing"]
         return observation, float(reward), terminated, truncated, info
 
     def stop_device(self) -> None:
@@ -127,8 +130,8 @@ class LiveEnvironment:
         self.env.stop_device()
 
     def timing(self) -> TimingSummary | None:
-        """Return the timing of the steps since the environment was made."""
-        return self.env.timing_summary()
+        """Return the timing of the steps since the environment was made; None in lock-step."""
+        return self.env.timing_summary() if self._real_time else None
 
     def close(self) -> None:
         """Make the device safe and let go of it."""
