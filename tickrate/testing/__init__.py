@@ -18,8 +18,7 @@ from tickrate.testing.fake_clock import FakeClock
 from tickrate.testing.fake_interface import Command, FakeInterface
 from tickrate.testing.faulty_carrier import FaultyCarrier
 from tickrate.testing.link import LinkCounters, LinkProxy
-from tickrate.testing.probe_env import ProbeEnv
-from tickrate.testing.probes import PROBES, Moment, Probe
+from tickrate.testing.probes import PROBES, Moment, Probe, ProbeEnv
 
 __all__ = [
     "PROBES",
