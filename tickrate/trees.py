@@ -61,6 +61,20 @@ def leaf_spaces(space: spaces.Space[Any], names: Sequence[str] | None = None) ->
     return dict(walk(space, "", names))
 
 
+def categories(space: spaces.Space[Any]) -> tuple[Array, Array] | None:
+    """Return the lowest and highest category of each part, int64 of ``space.shape`` each; None for a Box.
+
+    A Discrete, MultiDiscrete or MultiBinary space is made of categories, any other space is not.
+    """
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(int(space.start)), np.asarray(int(space.start) + int(space.n) - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start.astype(np.int64), (space.start + space.nvec - 1).astype(np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(space.shape, np.int64), np.ones(space.shape, np.int64)
+    return None
+
+
 def leaves(space: spaces.Space[Any], value: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the leaves of ``value``, which has the structure of ``space``, by path, in the space's order.
 

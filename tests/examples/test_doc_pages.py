@@ -8,12 +8,15 @@ import pytest
 import tickrate.clock
 from tickrate import errors
 from tickrate.__main__ import COMMANDS, ROLES
+from tickrate.config.experiment import experiment_from_mapping
+from tickrate.config.loading import parse_yaml
+from tickrate.runtime.environments import DelayConfig, open_environment
 from tickrate.testing import FakeClock
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["tutorial_drone.md", "testing.md"])
+@pytest.mark.parametrize("page", ["tutorial_drone.md", "testing.md", "delays.md"])
 def test_the_code_of_a_page_runs(page, monkeypatch, capsys):
     clock = FakeClock(start=1.0)
     for module in ("realtime.env", "testing.contracts"):
@@ -21,7 +24,7 @@ def test_the_code_of_a_page_runs(page, monkeypatch, capsys):
     monkeypatch.setattr("tickrate.realtime.dummy_drone.now", clock.now)
     monkeypatch.setattr(tickrate.clock, "sleep", clock.advance)
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.M | re.S)
-    assert len(blocks) >= 4
+    assert len(blocks) >= 3
     namespace: dict[str, object] = {"__name__": "page"}
     for block in blocks:
         exec(compile(block, page, "exec"), namespace)
@@ -32,7 +35,7 @@ def test_the_code_of_a_page_runs(page, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "page", ["tutorial_drone.md", "testing.md", "cluster.md", "protocol.md", "design.md"]
+    "page", ["tutorial_drone.md", "testing.md", "delays.md", "cluster.md", "protocol.md", "design.md"]
 )
 def test_links_between_the_pages_lead_somewhere(page):
     text = (DOCS / page).read_text(encoding="utf-8")
@@ -59,3 +62,12 @@ def test_the_table_of_errors_names_every_way_of_not_getting_in():
         if isinstance(kind, type) and issubclass(kind, errors.WireError) and kind is not errors.MessageError
     }
     assert joining <= named
+
+
+def test_the_experiments_of_the_page_on_delays_are_ones():
+    text = (DOCS / "delays.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
+    first, drone = (experiment_from_mapping(parse_yaml(block, "delays.md")) for block in blocks)
+    assert first.environment.delays == DelayConfig(action=(3, 5), observation=0)
+    assert drone.serial
+    open_environment(drone.environment).close()

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from runtime_kit import CONTRACT, ScriptedEnvironment
 
 from tickrate.errors import ConfigError, MessageError, RecordError
+from tickrate.realtime.spaces import buffer_space
 from tickrate.runtime.contract import EnvironmentContract
 
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -43,6 +44,32 @@ def test_all_kinds_of_spaces_come_back_equal():
     assert (back.period_s, back.action_buffer_length) == (0.05, 2)
     assert back.mirror == {"observation": {"mixed": [[1, 0], None]}, "action": [-1.0]}
     assert back.schema().digest() == sent.schema().digest()
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        spaces.Discrete(4, start=-2),
+        spaces.Discrete(3, dtype=np.int32),
+        spaces.MultiDiscrete([3, 2], start=[0, 5]),
+        spaces.MultiDiscrete([[3, 2], [4, 5]], dtype=np.int16),
+        spaces.MultiBinary(4),
+    ],
+)
+def test_actions_of_categories_come_back_equal(action):
+    sent = EnvironmentContract({"actions": buffer_space(action, 2)}, action, 0.05, 2, None)
+    back = travel(sent)
+    assert back.action_space == action
+    assert back.action_space.dtype == action.dtype
+    assert back.leaf_spaces == sent.leaf_spaces
+    assert back.difference(sent) == ""
+    assert back.schema() == sent.schema()
+
+
+def test_another_choice_of_categories_is_a_difference():
+    here = EnvironmentContract({"speed": BOX}, spaces.Discrete(3), 0.05, 0, None)
+    there = EnvironmentContract({"speed": BOX}, spaces.Discrete(3, start=1), 0.05, 0, None)
+    assert "Discrete(3) here and Discrete(3, start=1) there" in here.difference(there)
 
 
 def test_of_an_environment():
@@ -97,7 +124,14 @@ HOSTILE = {
     "empty Discrete": change(["observation", 5, "high"], -2),
     "unknown kind": change(["observation", 0, "kind"], "graph"),
     "discrete with a shape": change(["observation", 0, "kind"], "discrete"),
-    "action no Box": lambda data: data | {"action": data["observation"][5]},
+    "action unbounded": lambda data: data | {"action": data["observation"][0]},
+    "action of whole numbers": lambda data: data | {"action": data["observation"][4]},
+    "action empty": change(["action", "shape"], [0]),
+    "action of no category": lambda data: (
+        data | {"action": {"kind": "discrete", "shape": [], "dtype": "int64", "low": 3, "high": 2}}
+    ),
+    "categories beyond all numbers": change(["observation", 5, "high"], 2**62),
+    "categories of floats": change(["observation", 5, "dtype"], "float32"),
     "endless period": change(["period_s"], float("inf")),
     "negative period": change(["period_s"], -1.0),
     "period text": change(["period_s"], "soon"),

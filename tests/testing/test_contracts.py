@@ -165,3 +165,52 @@ def test_environments_are_checked_over_several_episodes():
 def test_scripted_ends_are_what_the_check_sees():
     fake = FakeInterface(clock=FakeClock(), on_capture={1: End(), 2: Return(([1.0],))})
     assert check(fake) == []
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        ({"action_delay": -1}, "info['action_delay']: is -1: give a whole number of steps"),
+        ({"observation_delay": 0.5}, "info['observation_delay']: is 0.5"),
+        ({"observation_delay": 2, "action_delay": np.int64(1)}, ""),
+    ],
+)
+def test_delays_are_whole_steps(info, words):
+    class Telling(FakeInterface):
+        def get_obs_rew_terminated_info(self):
+            observation, reward, terminated, given = super().get_obs_rew_terminated_info()
+            return observation, reward, terminated, given | info
+
+    found = texts(check(Telling(clock=FakeClock())))
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("frames", "length", "words"),
+    [
+        ([3, 3, 3], 3, ""),
+        ([1, 2, 3], 3, "stacks 'frames': the first history holds different frames"),
+        ([3, 3, 3], 2, "says that 'frames' holds 2 frames, but it is of shape (3, 1)"),
+    ],
+)
+def test_a_declared_history_is_one(frames, length, words):
+    class Camera(FakeInterface):
+        def stacks(self):
+            return {"frames": length}
+
+    fake = Camera(
+        clock=FakeClock(),
+        observe=lambda device: {"frames": np.array(frames, np.uint8)[:, None]},
+        observation_space=spaces.Dict({"frames": spaces.Box(0, 9, (3, 1), np.uint8)}),
+    )
+    found = texts(check(fake))
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_what_a_run_cannot_act_in_is_a_warning():
+    nested = spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 3, (1,), np.int64)))
+    found = texts(check(FakeInterface(clock=FakeClock(), action_space=nested)))
+    assert "warning: get_action_space: Tuple: a run acts in one array" in found
+    assert "warning: action '1': is a Box of int64" in found

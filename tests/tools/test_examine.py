@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from tickrate import __main__ as command
 from tickrate.errors import ConfigError
-from tickrate.runtime.environments import EnvironmentConfig
+from tickrate.runtime.environments import DelayConfig, EnvironmentConfig
 from tickrate.testing import FakeInterface, Finding
 from tickrate.tools.examine import examine, time_environment
 
@@ -67,6 +67,46 @@ def test_a_full_examination_drives_measures_and_leaves_the_device_safe():
     assert "delay" in topics
     assert Watched.last.values[-1].tolist() == [0.0]
     assert Watched.last.closed == 1
+
+
+def test_added_delays_are_shown_and_measured():
+    delayed = EnvironmentConfig(
+        id=f"{__name__}:Watched",
+        realtime=FAST | {"ep_max_length": 1000},
+        delays=DelayConfig(action=2, observation=1),
+    )
+    topics = dict(seen(delayed))
+    assert topics["interface"] == "Watched"
+    assert topics["delays added"] == "action 2 to 2 steps, observation 1 to 1 steps"
+    assert topics["delay"].startswith("delay 4 steps")  # 2 and 1, and one that is under way in real time
+    assert topics["recorded"] == "80 bytes a step"
+    assert topics["contract"] == "kept"
+
+
+class TwoHands(Watched):
+    """An interface whose commands are two arrays."""
+
+    def __init__(self):
+        super().__init__(action_space=spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}))
+
+
+def test_what_no_run_can_act_in_is_a_warning():
+    found = seen(config("TwoHands"), dry=True)
+    warnings = [str(text) for _, text in found if isinstance(text, Finding)]
+    assert any("no run can act in Dict" in text for text in warnings)
+    assert all(text.startswith("warning") for text in warnings)
+
+
+class Stacked(Watched):
+    """An interface that declares a history of the wrong length."""
+
+    def stacks(self):
+        return {"command": 4}
+
+
+def test_a_history_of_another_length_is_an_error():
+    errors = [str(text) for _, text in seen(config("Stacked"), dry=True) if isinstance(text, Finding)]
+    assert any("'command' holds 4 frames, but its shape is (1,)" in text for text in errors)
 
 
 def test_a_broken_interface_is_not_driven():

@@ -173,17 +173,17 @@ def _run_serial(
 ) -> Outcome:
     check_limits(experiment.trainer)
     with ExitStack() as cleanup:
-        # The environment comes first: one that cannot be made leaves no run folder behind.
+        # Environment and algorithm come first: what cannot be made leaves no run folder behind.
         environment = cleanup.enter_context(closing(open_environment(experiment.environment)))
         contract = EnvironmentContract.of(environment, checksum=experiment.worker.checksum)
+        assembling.load_algorithm(experiment)
+        parts = assembling.learner_parts(experiment)
+        algorithm = parts.make_algorithm(contract)
         folder = assembling.prepare_folder(experiment, on_existing)
         _announce(console, experiment, folder)
-        assembling.load_algorithm(experiment)
         tracker = cleanup.enter_context(closing(assembling.file_trackers(folder)))
         resume = on_existing == "resume"
-        learner = assembling.learner_parts(experiment).build(
-            contract, folder, tracker, resume=resume, started=started
-        )
+        learner = parts.build(contract, folder, tracker, resume=resume, started=started, algorithm=algorithm)
         view = cleanup.enter_context(_view(experiment, title, keys=False))
         watcher = _SerialWatcher(learner, view, interrupts, started)
         run_serial(

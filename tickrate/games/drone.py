@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,35 @@ TARGET_LIMIT = 0.5
 """Targets lie in [-0.5, 0.5]^2."""
 
 
+class _StepClock:
+    """The simulated clock of a drone in lock-step: it stands still between two steps.
+
+    Every reading but the first, which is the drone's origin, lies a microsecond past the step's end: what is
+    due at that very moment has happened by then, however the numbers are rounded.
+    """
+
+    def __init__(self, step_s: float) -> None:
+        if not 0.0 < step_s < math.inf:
+            raise ValueError(f"simulated_step_s={step_s}: give a positive number of seconds")
+        self._step_s = step_s
+        self._steps = 0
+        self._time = 0.0
+
+    def step(self) -> None:
+        """Go on by one step."""
+        self._steps += 1
+        self.sleep_until(self._steps * self._step_s + 1e-6)
+
+    def now(self) -> float:
+        """Return the time in seconds; the drone's loop begins at 0."""
+        return self._time
+
+    def sleep_until(self, deadline: float) -> float:
+        """Go on to ``deadline`` (s), if that is later; return the time."""
+        self._time = max(self._time, deadline)
+        return self._time
+
+
 class DroneInterface(RealTimeGymInterface):
     """Fly `DummyRCDrone` to a target; the tutorial's task.
 
@@ -27,16 +57,32 @@ class DroneInterface(RealTimeGymInterface):
 
     The drone starts flying at the first `reset` and is never set back: a reset only draws a new target.
 
+    For lock-step (``real_time=False``) give ``simulated_step_s``: the drone then flies on a clock of its
+    own, which advances by so much at each capture and stands still otherwise, and ``observation_time`` is
+    left out. Without a radio link (``{"communication_delay_min": 0.0, "communication_delay_max": 0.0}``) a
+    command then shows in the observation of the very step that sent it: what delay there is, is the one that
+    is added.
+
     Args:
         target_radius: distance at which the target counts as reached, in units.
         drone_kwargs: arguments of `DummyRCDrone`, for instance ``{"communication_delay_max": 0.1}``.
+        simulated_step_s: length of a step of the simulated clock in seconds; None: real time.
     """
 
-    def __init__(self, target_radius: float = 0.01, drone_kwargs: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        target_radius: float = 0.01,
+        drone_kwargs: dict[str, Any] | None = None,
+        simulated_step_s: float | None = None,
+    ) -> None:
         if not target_radius > 0.0:
             raise ValueError(f"target_radius={target_radius}: give a positive distance")
         self._target_radius = target_radius
         self._drone_kwargs = dict(drone_kwargs or {})
+        self._clock: _StepClock | None = None
+        if simulated_step_s is not None:
+            self._clock = _StepClock(simulated_step_s)
+            self._drone_kwargs["clock"] = self._clock
         self._drone: DummyRCDrone | None = None
         self._target = np.zeros(2, np.float32)
         self._rng = np.random.default_rng()
@@ -106,9 +152,11 @@ class DroneInterface(RealTimeGymInterface):
 
     def get_obs_rew_terminated_info(self) -> tuple[Any, float, bool, dict[str, Any]]:
         """Return position and target, minus their distance, and whether the target is reached."""
+        if self._clock is not None:
+            self._clock.step()
         position = np.array(self.drone.get_observation(), np.float32)
         distance = float(np.hypot(*(position - self._target)))
-        info = {"observation_time": self.drone.observation_time}
+        info = {} if self._clock is not None else {"observation_time": self.drone.observation_time}
         return self._observation(position), -distance, distance < self._target_radius, info
 
     def wait(self) -> None:

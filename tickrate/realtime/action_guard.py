@@ -12,7 +12,7 @@ from gymnasium import spaces
 from tickrate import trees
 from tickrate.errors import ActionError, ConfigError
 from tickrate.realtime.bounds import SMALL, finite_bounds, first_bad, outside, taker
-from tickrate.trees import ROOT, Array
+from tickrate.trees import ROOT, Array, categories
 
 Space = spaces.Space[Any]
 
@@ -124,12 +124,8 @@ class ActionGuard:
         where = "action" if path == ROOT else f"action[{path!r}]"
         if isinstance(leaf, spaces.Box):
             return self._box(where, leaf)
-        if isinstance(leaf, spaces.Discrete):
-            return self._categories(where, leaf, (), int(leaf.start), int(leaf.start + leaf.n) - 1)
-        if isinstance(leaf, spaces.MultiDiscrete):
-            return self._categories(where, leaf, leaf.nvec.shape, leaf.start, leaf.start + leaf.nvec - 1)
-        if isinstance(leaf, spaces.MultiBinary):
-            return self._categories(where, leaf, leaf.shape, 0, 1)
+        if (bounds := categories(leaf)) is not None:
+            return self._categories(where, leaf, *bounds)
         raise ConfigError(
             f"{where}: {type(leaf).__name__} is not supported: use Box, Discrete, MultiDiscrete, MultiBinary"
         )
@@ -184,9 +180,9 @@ class ActionGuard:
         return clipped
 
     def _categories(
-        self, where: str, leaf: Space, shape: tuple[int, ...], low: Any, high: Any
+        self, where: str, leaf: Space, low: Array, high: Array
     ) -> Callable[[Any, Any], tuple[Any, bool]]:
-        dtype = np.dtype(leaf.dtype)
+        dtype, shape = np.dtype(leaf.dtype), low.shape
 
         def check(value: Any, last: Any) -> tuple[Any, bool]:
             array = np.asarray(value)

@@ -37,6 +37,7 @@ _FLAGS = (
     "wait_on_done",
     "last_act_on_reset",
     "lock_memory",
+    "timing_in_obs",
 )
 
 
@@ -81,6 +82,10 @@ class RealTimeConfig:
     """Whether the action buffer is part of the observation."""
     act_buf_len: int = 1
     """Length of the action buffer: the largest total delay, in steps, rounded up. Usual: 1 to 8."""
+    timing_in_obs: bool = False
+    """Whether the observation has the leaf ``timing``, float32 of shape (3,), each from 0 to 32: its age and
+    the length of the last step, in periods, and the steps that its command took
+    (`tickrate.realtime.timing_leaf`). Not in the "tuple" form."""
     reset_act_buf: bool = True
     """Whether a reset fills the action buffer with the default action."""
     last_act_on_reset: bool = False
@@ -211,6 +216,11 @@ def _check_choices(config: RealTimeConfig) -> None:
         value = getattr(config, key)
         if value not in (True, False):
             raise ConfigError(f"{key} is {value!r}: give True or False")
+    if config.timing_in_obs and config.obs_format == "tuple":
+        raise ConfigError(
+            'timing_in_obs adds the leaf "timing", which the tuple form has no place for: set obs_format to '
+            '"dict" or "flat"'
+        )
     for way in config.safe_on:
         if way not in WAYS_OUT:
             raise ConfigError(

@@ -13,6 +13,7 @@ from tickrate.errors import ConfigError
 from tickrate.realtime.env import RealTimeEnv
 from tickrate.realtime.interface import RealTimeGymInterface
 from tickrate.realtime.spaces import ACTIONS
+from tickrate.realtime.timing_leaf import TIMING
 from tickrate.trees import Array, leaf_spaces, leaves, rebuild
 
 
@@ -132,7 +133,10 @@ class EnvSubject:
         env = self._real_time
         if env is None:
             return leaves(self._env.observation_space, observation)
-        watched = {path: leaf for path, leaf in env.leaf_spaces.items() if not _is_buffer(path)}
+        timing = TIMING if env.config.timing_in_obs else None
+        watched = {
+            path: leaf for path, leaf in env.leaf_spaces.items() if not (_is_buffer(path) or path == timing)
+        }
         if env.config.obs_format == "dict":
             return {path: observation[path] for path in watched}
         if env.config.obs_format == "flat":

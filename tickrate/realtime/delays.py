@@ -19,7 +19,7 @@ from tickrate.errors import ConfigError
 from tickrate.realtime.delay_probe import DelayReport, probe_delay
 from tickrate.realtime.interface import RealTimeGymInterface
 
-__all__ = ["DelayReport", "DelayedInterface", "probe_delay"]
+__all__ = ["DelayReport", "DelayedInterface", "delay_range", "probe_delay"]
 
 
 class _Line:
@@ -59,8 +59,11 @@ class DelayedInterface(RealTimeGymInterface):
     every observation draws its own delay. Delays are causal: a newer one overtakes an older one, and an older
     one never comes after a newer one. A step is one capture, so it works on any clock and in lock-step: a
     command with the delay d is given to the device right after the d-th capture that follows it. Rewards,
-    ends and ``info`` are not delayed; ``info["observation_delay"]`` says how many steps old the observation
-    is, and an ``observation_time`` in ``info`` is that of the observation returned.
+    ends and ``info`` are not delayed. Two entries are added to ``info``: ``observation_delay`` says how many
+    steps old the observation is, ``action_delay`` how many steps old the command was that was in force when
+    it was captured (0: the youngest that could be). Before any command of the episode has arrived, that is
+    the one before the episode's first. An ``observation_time`` in ``info`` is that of the observation
+    returned.
 
     `reset`, `wait` and `close` first deliver the newest waiting command, so that a safe action always
     arrives.
@@ -84,10 +87,13 @@ class DelayedInterface(RealTimeGymInterface):
         seed: int | None = None,
     ) -> None:
         self.interface = interface
-        self._action_delay = _delay_range("action_delay", action_delay)
-        self._observation_delay = _delay_range("observation_delay", observation_delay)
-        self._newest: tuple[int, Any, float | None]
-        """The observation that has arrived last: its step, the observation, its time if known."""
+        self._action_delay = delay_range("action_delay", action_delay)
+        self._observation_delay = delay_range("observation_delay", observation_delay)
+        self._newest: tuple[int, int, Any, float | None]
+        """The observation that has arrived last: its step, the age of its command, itself, its time if
+        known."""
+        self._in_force: int
+        """The step in which the command in force was sent."""
         self._seed(seed)
         self._start()
 
@@ -96,7 +102,7 @@ class DelayedInterface(RealTimeGymInterface):
         if control is None:
             self.interface.send_control(None)
             return
-        self._commands.put(self._step, copy.deepcopy(control))
+        self._commands.put(self._step, (self._step, copy.deepcopy(control)))
         self._deliver()
 
     def reset(
@@ -108,21 +114,22 @@ class DelayedInterface(RealTimeGymInterface):
             self._seed(seed)
         self._start()
         observation, info = self.interface.reset(seed=seed, options=options)
-        self._newest = (0, copy.deepcopy(observation), info.get("observation_time"))
+        self._newest = (0, 0, copy.deepcopy(observation), info.get("observation_time"))
         return observation, info
 
     def get_obs_rew_terminated_info(self) -> tuple[Any, float, bool, dict[str, Any]]:
         """Capture now; return the newest observation that has arrived, with the reward and end of now."""
         observation, reward, terminated, info = self.interface.get_obs_rew_terminated_info()
         self._step += 1
-        time = info.get("observation_time")
-        self._observations.put(self._step, (self._step, copy.deepcopy(observation), time))
+        time, age = info.get("observation_time"), self._step - 1 - self._in_force
+        self._observations.put(self._step, (self._step, age, copy.deepcopy(observation), time))
         arrived, item = self._observations.take(self._step)
         if arrived:
             self._newest = item
         self._deliver()
-        step, observation, time = self._newest
-        info = {**info, "observation_delay": self._step - step}
+        step, age, observation, time = self._newest
+        info = {**info, "observation_delay": self._step - step, "action_delay": age}
+        info.pop("observation_time", None)  # that of now: it is not the one returned
         if time is not None:
             info["observation_time"] = time
         return copy.deepcopy(observation), reward, terminated, info
@@ -155,6 +162,18 @@ class DelayedInterface(RealTimeGymInterface):
         """Return the interface's names."""
         return self.interface.observation_names()
 
+    def mirror(self) -> Any:
+        """Return the left-right symmetry that the interface declares, None if it declares none."""
+        return _declared(self.interface, "mirror")
+
+    def stacks(self) -> dict[str, int]:
+        """Return the histories that the interface declares; none if observations are delayed at random.
+
+        Their frames then come twice or not at all, so that a history cannot be put together from them.
+        """
+        low, high = self._observation_delay
+        return dict(_declared(self.interface, "stacks") or {}) if low == high else {}
+
     def render(self) -> Any:
         """Show the interface."""
         return self.interface.render()
@@ -166,20 +185,32 @@ class DelayedInterface(RealTimeGymInterface):
         self._step = 0
         self._commands = _Line(self._action_delay, self._rng)
         self._observations = _Line(self._observation_delay, self._rng)
-        self._newest = (0, None, None)
+        self._newest = (0, 0, None, None)
+        self._in_force = -1  # the command before the first of this episode
 
     def _deliver(self) -> None:
-        arrived, command = self._commands.take(self._step)
-        if arrived:
-            self.interface.send_control(command)
+        self._give(*self._commands.take(self._step))
 
     def _deliver_last(self) -> None:
-        waiting, command = self._commands.take_last()
-        if waiting:
+        self._give(*self._commands.take_last())
+
+    def _give(self, found: bool, item: Any) -> None:
+        if found:
+            self._in_force, command = item
             self.interface.send_control(command)
 
 
-def _delay_range(name: str, delay: int | tuple[int, int]) -> tuple[int, int]:
+def _declared(interface: RealTimeGymInterface, name: str) -> Any:
+    method = getattr(interface, name, None)
+    return method() if callable(method) else None
+
+
+def delay_range(name: str, delay: int | tuple[int, int]) -> tuple[int, int]:
+    """Return a delay in steps as (shortest, longest).
+
+    Raises:
+        ConfigError: if it is negative or the range is upside down.
+    """
     low, high = (delay, delay) if isinstance(delay, int) else delay
     if not 0 <= low <= high:
         raise ConfigError(f"{name}={delay}: give a number of steps from 0 up, or (shortest, longest)")

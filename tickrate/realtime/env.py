@@ -139,7 +139,7 @@ class RealTimeEnv(gymnasium.Env[Any, Any]):
         began = clock.now()
         start = self._mode.begin(began)
         self._begun = True
-        returned = episode.begin(began)
+        returned = episode.begin(began, captured, info)
         age = began - observation_time(info, captured)
         info["timing"] = timing_info(start, captured, age, episode.log.overruns)
         if episode.bench is not None:

@@ -14,6 +14,7 @@ from tickrate.realtime.parts import Parts
 from tickrate.realtime.stepper import Stepper
 from tickrate.realtime.timegrid import TimeGrid
 from tickrate.realtime.timing import PolyakBenchmark, TimingLog, TraceBenchmark, timing_info
+from tickrate.realtime.timing_leaf import TimingLeaf
 
 StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 """What ``step`` returns: observation, reward, terminated, truncated, info."""
@@ -62,6 +63,7 @@ class Episode:
         "running",
         "steps",
         "tail",
+        "timing",
         "values",
     )
 
@@ -73,6 +75,7 @@ class Episode:
         self._intake, self._layout = parts.intake, parts.layout
         self._safe = parts.safe
         self.values: list[Any] = []
+        self.timing = TimingLeaf(grid, config.real_time) if config.timing_in_obs else None
         self.buffer = parts.buffer
         self.tail = parts.layout.tail(parts.buffer)
         self.default = parts.default
@@ -112,8 +115,16 @@ class Episode:
                 buffer.replace(self.default)
             self.last = self.default
 
-    def begin(self, at: float) -> Any:
-        """Let the first step begin at ``at`` (seconds); return the first observation, as it is handed out."""
+    def begin(self, at: float, captured: float, info: dict[str, Any]) -> Any:
+        """Let the first step begin at ``at`` (seconds); return the first observation, as it is handed out.
+
+        Args:
+            at: seconds.
+            captured: when ``reset`` of the interface returned the observation, in seconds.
+            info: what it returned with it.
+        """
+        if self.timing is not None:
+            self.values.append(self.timing.begin(at, captured, info))
         self.steps = 0
         self.paused = False
         self.running = True
@@ -130,13 +141,22 @@ class Episode:
         if self.bench is not None:
             self.bench.send(start, self._clock.now())
 
-    def hand_out(self, observation: Any, tail: Sequence[Any], info: dict[str, Any]) -> Any:
-        """Check an observation and return it in the form that was asked for, with the buffer's `tail`."""
+    def hand_out(self, observation: Any, tail: Sequence[Any], info: dict[str, Any], captured: float) -> Any:
+        """Check an observation and return it in the form that was asked for, with the buffer's `tail`.
+
+        Args:
+            observation: the interface's.
+            tail: the action buffer's part.
+            info: the interface's; corrections are noted in it.
+            captured: when it was captured, in seconds.
+        """
         corrections = self._intake.corrections
         before = corrections.total
         self.values = values = self._intake.check(observation)
         if corrections.total != before:
             info["observation_corrections"] = corrections.total - before
+        if self.timing is not None:
+            values.append(self.timing.measure(captured, captured, info))
         return self._layout.assemble(values, tail)
 
     def truncation(self, info: dict[str, Any], age: float) -> tuple[bool, str | None]:

@@ -51,9 +51,12 @@ class RealTimeGymInterface:
 
         Returns:
             The observation (without the action buffer), its reward, whether the episode has terminated, and
-            an info dictionary. Two of its keys mean something: ``observation_time`` is the moment
+            an info dictionary. Some of its keys mean something: ``observation_time`` is the moment
             (`tickrate.clock.now`, seconds) at which the newest sensor data were taken; ``truncated``, if
             true, ends the episode without terminating it, and ``truncation_reason`` may say why.
+            ``observation_delay`` and ``action_delay`` tell, in steps, how old the observation is, and how
+            long before its capture the command that was in force then could have been: `timing_in_obs` hands
+            them to the policy. A device that knows neither leaves them out.
         """
         raise NotImplementedError(f"{type(self).__name__} must define get_obs_rew_terminated_info()")
 

@@ -65,7 +65,7 @@ class LockStep:
         tail = episode.tail(told)
         episode.buffer.push(told)
         episode.last = told
-        returned = episode.hand_out(observation, tail, info)
+        returned = episode.hand_out(observation, tail, info, captured)
         info["timing"] = timing_info(captured, capture, captured - seen, episode.log.overruns)
         if changed:
             info["applied_action"] = guard.copy(told)

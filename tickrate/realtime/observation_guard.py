@@ -11,7 +11,7 @@ from gymnasium import spaces
 from tickrate import trees
 from tickrate.errors import ConfigError, ObservationError
 from tickrate.realtime.bounds import finite_bounds, first_bad, outside, range_test, taker
-from tickrate.trees import ROOT, Array
+from tickrate.trees import ROOT, Array, categories
 
 Space = spaces.Space[Any]
 
@@ -128,12 +128,8 @@ class ObservationGuard:
         where = "obs" if path == ROOT else f"obs[{path!r}]"
         if isinstance(leaf, spaces.Box):
             return self._box(path, where, leaf)
-        if isinstance(leaf, spaces.Discrete):
-            return _category_check(where, leaf, (), int(leaf.start), int(leaf.start + leaf.n) - 1)
-        if isinstance(leaf, spaces.MultiDiscrete):
-            return _category_check(where, leaf, leaf.nvec.shape, leaf.start, leaf.start + leaf.nvec - 1)
-        if isinstance(leaf, spaces.MultiBinary):
-            return _category_check(where, leaf, leaf.shape, 0, 1)
+        if (bounds := categories(leaf)) is not None:
+            return _category_check(where, leaf, *bounds)
         raise ConfigError(
             f"{where}: {type(leaf).__name__} is not supported: use Box, Discrete, MultiDiscrete, MultiBinary"
         )
@@ -202,10 +198,8 @@ def _fit(where: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -
     return array
 
 
-def _category_check(
-    where: str, leaf: Space, shape: tuple[int, ...], low: Any, high: Any
-) -> Callable[[Any], Any]:
-    dtype = np.dtype(leaf.dtype)
+def _category_check(where: str, leaf: Space, low: Array, high: Array) -> Callable[[Any], Any]:
+    dtype, shape = np.dtype(leaf.dtype), low.shape
 
     def check(value: Any) -> Any:
         array = np.asarray(value)

@@ -72,7 +72,9 @@ def build_parts(config: RealTimeConfig, stepper: Stepper) -> Parts:
         )
     intake = Intake(config, observation_space, names)
     length = config.act_buf_len if config.act_in_obs else 0
-    layout = ObservationLayout(intake.space, intake.names, action_space, length, config.obs_format)
+    layout = ObservationLayout(
+        intake.space, intake.names, action_space, length, config.obs_format, timing=config.timing_in_obs
+    )
     guard = ActionGuard(action_space, config.nan_action, config.out_of_range_action, config.rate_limit)
     default = guard.strict(default_action, "default action")
     safe = default if config.safe_action is None else guard.strict(config.safe_action, "safe_action")

@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from tickrate.errors import ConfigError
-from tickrate.trees import ROOT, Array, leaf_spaces, rebuild
+from tickrate.realtime.timing_leaf import TIMING, timing_space
+from tickrate.trees import ROOT, Array, categories, leaf_spaces, rebuild
 
 Space = spaces.Space[Any]
 
@@ -45,6 +46,23 @@ def buffer_space(action: Space, length: int) -> Space:
     raise ConfigError(
         f"{type(action).__name__} actions are not supported: use Box, Discrete, MultiDiscrete, MultiBinary"
     )
+
+
+def neutral_action(space: spaces.Space[Any]) -> Any:
+    """Return an action of zeros, moved to the nearest bound where zero is not allowed; first categories.
+
+    Raises:
+        ConfigError: for a kind of space that cannot be acted in.
+    """
+
+    def neutral(leaf: spaces.Space[Any]) -> Array:
+        if isinstance(leaf, spaces.Box):
+            return np.clip(np.zeros(leaf.shape, leaf.dtype), leaf.low, leaf.high).astype(leaf.dtype)
+        if (bounds := categories(leaf)) is not None:
+            return bounds[0].astype(leaf.dtype)
+        raise ConfigError(f"no neutral action in {leaf}: give a default action")
+
+    return rebuild(space, {path: neutral(leaf) for path, leaf in leaf_spaces(space).items()})
 
 
 class ActionBuffer:
@@ -116,6 +134,8 @@ class ObservationLayout:
         action: the action space.
         length: entries of the action buffer in the observation; 0 for none.
         form: "tuple", "dict" or "flat".
+        timing: whether the leaf ``timing`` stands between the leaves of ``source`` and the buffer; not in the
+            "tuple" form.
 
     Attributes:
         leaf_spaces: path to leaf space of the canonical observation, the action buffer last.
@@ -125,7 +145,14 @@ class ObservationLayout:
     """
 
     def __init__(
-        self, source: Space, names: Sequence[str] | None, action: Space, length: int, form: str
+        self,
+        source: Space,
+        names: Sequence[str] | None,
+        action: Space,
+        length: int,
+        form: str,
+        *,
+        timing: bool = False,
     ) -> None:
         self._source = source
         self._names = names if isinstance(source, spaces.Tuple) else None
@@ -135,6 +162,13 @@ class ObservationLayout:
             raise ConfigError(f"observation_names() does not fit the observation space: {error}") from error
         self.paths = list(sources)
         self.leaf_spaces: dict[str, Space] = dict(sources)
+        if timing:
+            if TIMING in sources:
+                raise ConfigError(
+                    f"the observation has a leaf {TIMING!r}: with timing_in_obs that path is kept "
+                    "for the timing"
+                )
+            self.leaf_spaces[TIMING] = timing_space()
         if length:
             for path, leaf in leaf_spaces(action).items():
                 name = ACTIONS if path == ROOT else f"{ACTIONS}/{path}"
@@ -149,7 +183,8 @@ class ObservationLayout:
         self._tuple_form = form == "tuple"
         self.plain = False
         self.assemble: Callable[[Sequence[Any], Sequence[Any]], Any]
-        """Builds an observation from the leaves of ``source`` (in order) and the action buffer's `tail`."""
+        """Builds an observation from the leaves of ``source`` (in order; then the timing, if it has one) and
+        the action buffer's `tail`."""
         if form == "tuple":
             self.space = spaces.Tuple((*self._elements(), *([action] * length)))
             self.plain = not any(isinstance(s, spaces.Tuple | spaces.Dict) for s in self._elements())

@@ -63,6 +63,7 @@ class WallClock:
         "_stepper",
         "_tail",
         "_take",
+        "_timing",
     )
 
     def __init__(
@@ -81,6 +82,7 @@ class WallClock:
         self._plain, self._assemble = parts.layout.plain, parts.layout.assemble
         self._check, self._corrections = parts.intake.check, parts.intake.corrections
         self._single, self._take = parts.action_guard.single, parts.action_guard.take
+        self._timing = episode.timing
         self._async = config.async_threading
         self._maximum_age = config.max_observation_age_s
         self._keep_flow = config.last_act_on_reset
@@ -218,6 +220,8 @@ class WallClock:
         if episode.paused:
             episode.paused = timed_out = False
             log.resume(ready)
+            if self._timing is not None:
+                self._timing.pause()
         elif timed_out:
             log.timeouts += 1
         self._buffer.push(told)
@@ -226,6 +230,8 @@ class WallClock:
         episode.values = values = self._check(observation)
         if self._corrections.total != corrections:
             info["observation_corrections"] = self._corrections.total - corrections
+        if self._timing is not None:
+            values.append(self._timing.measure(ready, capture, info))
         returned = (*values, *tail) if self._plain else self._assemble(values, tail)
         info["timing"] = {
             "start": due,

@@ -169,7 +169,7 @@ class ActorMaker:
         if chunks.horizon == 1:
             return actor
         fallback = Fallback(chunks.fallback, env)
-        return ChunkedActor(actor, chunks, fallback, env.action_space.shape, version)
+        return ChunkedActor(actor, chunks, fallback, env.action_space.shape or (), version)
 
     def _make_remote(self, link: InferenceLink | None) -> RemoteActor:
         remote, env = self._config.remote, self._env

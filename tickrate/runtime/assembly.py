@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from tickrate import registry
 from tickrate.algorithms.protocol import Algorithm
@@ -53,6 +54,7 @@ class LearnerParts:
         *,
         resume: bool,
         started: float | None = None,
+        algorithm: Algorithm | None = None,
     ) -> Learner:
         """Return a learner for an environment, new or continued from the newest checkpoint.
 
@@ -62,6 +64,7 @@ class LearnerParts:
             tracker: where metrics go.
             resume: continue from the newest checkpoint and the journal.
             started: the time (of `clock.now`) at which the command was given; now when omitted.
+            algorithm: what `make_algorithm` returned for this environment; made here when omitted.
 
         Raises:
             RunFolderError: if ``resume`` is set and there is no checkpoint, or it cannot be used.
@@ -70,16 +73,8 @@ class LearnerParts:
             or
                 the declared symmetry is none.
         """
-        learning_seed, replay_seed = np.random.SeedSequence(self.seed).generate_state(2).tolist()
-        algorithm: Algorithm = registry.resolve(registry.algorithm(self.algorithm).build)(
-            self.settings,
-            contract.leaf_spaces,
-            contract.action_space,
-            seed=learning_seed,
-            period_s=contract.period_s,
-            action_buffer_length=contract.action_buffer_length,
-        )
-        replay = self._open_replay(contract, folder, replay_seed)
+        algorithm = self.make_algorithm(contract) if algorithm is None else algorithm
+        replay = self._open_replay(contract, folder, self._seeds[1])
         for note in replay.notes:
             _log.warning("%s", note)
         learner = Learner(
@@ -110,6 +105,28 @@ class LearnerParts:
         limit = self.replay.return_limit
         return ReturnScale(self.replay.gamma, limit) if limit else None
 
+    def make_algorithm(self, contract: EnvironmentContract) -> Algorithm:
+        """Return a fresh algorithm for an environment.
+
+        Raises:
+            ConfigError: if it cannot learn in these spaces.
+        """
+        algorithm: Algorithm = registry.resolve(registry.algorithm(self.algorithm).build)(
+            self.settings,
+            contract.leaf_spaces,
+            contract.action_space,
+            seed=self._seeds[0],
+            period_s=contract.period_s,
+            action_buffer_length=contract.action_buffer_length,
+        )
+        return algorithm
+
+    @property
+    def _seeds(self) -> list[int]:
+        """Seeds of the networks and of the replay's sampling."""
+        seeds: list[int] = np.random.SeedSequence(self.seed).generate_state(2).tolist()
+        return seeds
+
     def _open_replay(self, contract: EnvironmentContract, folder: RunFolder, seed: int) -> Replay:
         try:
             return Replay(
@@ -136,6 +153,11 @@ def mirror_of(contract: EnvironmentContract) -> Mirror | None:
     """
     if contract.mirror is None:
         return None
+    if not isinstance(contract.action_space, spaces.Box):
+        raise ConfigError(
+            f"mirror() of the interface changes signs, but the actions are {contract.action_space}: "
+            "categories have none; set replay.mirror to false"
+        )
     try:
         leaves = {str(path): (given[0], given[1]) for path, given in contract.mirror["observation"].items()}
         action = contract.mirror["action"]

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from tickrate.data.fields import DTYPES
 from tickrate.data.schema import RecordSchema
 from tickrate.errors import ConfigError, MessageError
-from tickrate.runtime.environments import Environment, LiveEnvironment, record_schema
+from tickrate.runtime.environments import (
+    Environment,
+    LiveEnvironment,
+    LockStepEnvironment,
+    action_fault,
+    record_schema,
+)
 
 MAX_LEAF_ELEMENTS = 1 << 24
 MAX_ELEMENTS = 1 << 25
@@ -32,7 +38,7 @@ class EnvironmentContract:
 
     Attributes:
         leaf_spaces: canonical observation, path -> space, the action buffer last.
-        action_space: bounded Box.
+        action_space: a bounded Box of floats, Discrete, MultiDiscrete or MultiBinary.
         period_s: time-step in seconds; 0 in lock-step.
         action_buffer_length: actions in flight that the observation holds.
         mirror: left-right symmetry as the interface declares it, or None.
@@ -42,7 +48,7 @@ class EnvironmentContract:
     """
 
     leaf_spaces: Mapping[str, spaces.Space[Any]]
-    action_space: spaces.Box
+    action_space: spaces.Space[Any]
     period_s: float
     action_buffer_length: int
     mirror: Mapping[str, Any] | None
@@ -56,6 +62,8 @@ class EnvironmentContract:
         if isinstance(environment, LiveEnvironment):
             mirror = _declared(environment, "mirror")
             stacks = _declared(environment, "stacks")
+        elif isinstance(environment, LockStepEnvironment):
+            stacks = environment.stacks
         return cls(
             environment.leaf_spaces,
             environment.action_space,
@@ -122,8 +130,8 @@ class EnvironmentContract:
             if len(leaf_spaces) < len(observation):
                 raise ValueError("a leaf is described twice")
             action_space = _space_from_dict(data["action"])
-            if not isinstance(action_space, spaces.Box):
-                raise ValueError("the action is no Box")
+            if (fault := action_fault(action_space)) or math.prod(action_space.shape or ()) == 0:
+                raise ValueError(f"the action is {fault or 'empty'}")
             period_s, length = float(data["period_s"]), int(data["action_buffer_length"])
             if not (0 <= period_s < math.inf and 0 <= length < 10_000):
                 raise ValueError(f"period {period_s}, action buffer {length}")
@@ -201,11 +209,15 @@ def _space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
         return spaces.Box(low, high, dtype=dtype.type)
     if kind == "multibinary":
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+    if dtype.kind not in "iu":
+        raise ValueError(f"categories of dtype {dtype}")
     low, high = (_array(data[name], shape, np.dtype(np.int64)) for name in ("low", "high"))
+    if any(not abs(n) < 1 << 62 for n in (*low.ravel().tolist(), *high.ravel().tolist())):
+        raise ValueError("categories beyond 64 bits")
     if kind == "discrete" and shape == ():
-        return spaces.Discrete(int(high) - int(low) + 1, start=int(low))
+        return spaces.Discrete(int(high) - int(low) + 1, start=int(low), dtype=dtype.type)
     if kind == "multidiscrete":
-        return spaces.MultiDiscrete(high - low + 1, start=low)
+        return spaces.MultiDiscrete(high - low + 1, start=low, dtype=dtype.type)
     raise ValueError(f"kind of space {kind!r} with shape {shape}")
 
 

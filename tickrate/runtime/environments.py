@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import gymnasium
@@ -16,25 +15,31 @@ from tickrate.data.checksums import CHECKSUM_FIELD
 from tickrate.data.schema import Field, RecordSchema
 from tickrate.errors import ConfigError, RecordError, suggest
 from tickrate.realtime import ENVIRONMENT_IDS
-from tickrate.realtime.config import RealTimeConfig
 from tickrate.realtime.env import RealTimeEnv
-from tickrate.realtime.interface import RealTimeGymInterface
+from tickrate.realtime.simulated import CheckedStacks, GymnasiumInterface
 from tickrate.realtime.timing import TimingSummary
-from tickrate.trees import Leaves
+from tickrate.runtime.environment_config import (
+    DelayConfig,
+    EnvironmentConfig,
+    is_live,
+    realtime_config,
+    simulated_config,
+)
+from tickrate.trees import Leaves, categories
 
-
-@dataclass(frozen=True)
-class EnvironmentConfig:
-    """Which environment a run drives."""
-
-    id: str = "circuit"
-    """A live environment of the package (``circuit``, ``drone``), ``module:Class`` of your own interface, or
-    the id of a registered Gymnasium environment (lock-step)."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the interface, or of ``gymnasium.make``."""
-    realtime: dict[str, Any] = field(default_factory=dict)
-    """Keys of the real-time configuration to change (``time_step_duration``, ...); live environments only."""
-
+__all__ = [
+    "Acted",
+    "DelayConfig",
+    "Environment",
+    "EnvironmentConfig",
+    "LiveEnvironment",
+    "LockStepEnvironment",
+    "action_fault",
+    "is_live",
+    "open_environment",
+    "realtime_config",
+    "record_schema",
+]
 
 StepResult = tuple[Leaves, float, bool, bool, dict[str, Any]]
 
@@ -48,8 +53,8 @@ class Acted(Protocol):
         ...
 
     @property
-    def action_space(self) -> spaces.Box:
-        """Bounded box of floats."""
+    def action_space(self) -> spaces.Space[Any]:
+        """A bounded Box of floats, Discrete, MultiDiscrete or MultiBinary."""
         ...
 
     @property
@@ -88,13 +93,24 @@ class Environment(Acted, Protocol):
 
 
 class LiveEnvironment:
-    """A `RealTimeEnv` with its observations as an ordered map from path to array."""
+    """A `RealTimeEnv` with its observations as an ordered map from path to array.
 
-    def __init__(self, env: RealTimeEnv) -> None:
+    Args:
+        env: the environment, in dict form.
+        name: what to call it in messages; its interface's class when omitted.
+        period_s: time-step in seconds; the environment's when omitted.
+
+    Raises:
+        ConfigError: if an observation or an action has no place in a row.
+    """
+
+    def __init__(self, env: RealTimeEnv, name: str | None = None, period_s: float | None = None) -> None:
         self.env = env
+        self._real_time = bool(env.config.real_time)
         self.leaf_spaces: Mapping[str, spaces.Space[Any]] = env.leaf_spaces
-        self.action_space = _continuous(env.action_space, type(env.interface).__name__)
-        self.period_s = float(env.config.time_step_duration)
+        self.action_space: spaces.Space[Any] = env.action_space
+        _recordable(self.leaf_spaces, self.action_space, name or type(env.interface).__name__)
+        self.period_s = float(env.config.time_step_duration) if period_s is None else period_s
         self.action_buffer_length = int(env.config.act_buf_len) if env.config.act_in_obs else 0
 
     def reset(self, seed: int | None = None) -> tuple[Leaves, dict[str, Any]]:
@@ -103,8 +119,10 @@ class LiveEnvironment:
         return observation, info
 
     def step(self, action: Any) -> StepResult:
-        """Apply an action on the clock."""
+        """Apply an action on the clock; in lock-step, where there is none, ``info`` has no ``timing``."""
         observation, reward, terminated, truncated, info = self.env.step(action)
+        if not self._real_time:
+            del info["timing"]
         return observation, float(reward), terminated, truncated, info
 
     def stop_device(self) -> None:
@@ -112,8 +130,8 @@ class LiveEnvironment:
         self.env.stop_device()
 
     def timing(self) -> TimingSummary | None:
-        """Return the timing of the steps since the environment was made."""
-        return self.env.timing_summary()
+        """Return the timing of the steps since the environment was made; None in lock-step."""
+        return self.env.timing_summary() if self._real_time else None
 
     def close(self) -> None:
         """Make the device safe and let go of it."""
@@ -121,21 +139,28 @@ class LiveEnvironment:
 
 
 class LockStepEnvironment:
-    """Any Gymnasium environment with Box actions and vector observations; it waits for each action."""
+    """Any Gymnasium environment whose leaves have a fixed shape and dtype; it waits for each action.
+
+    Args:
+        env: the environment.
+        name: what to call it in messages.
+        stacks: leaves that are histories, newest frame last, by their length.
+
+    Raises:
+        ConfigError: if an observation or an action has no place in a row.
+    """
 
     period_s = 0.0
     action_buffer_length = 0
 
-    def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], name: str, *, stacks: Mapping[str, int] | None = None
+    ) -> None:
         self._env = env
         self.leaf_spaces: Mapping[str, spaces.Space[Any]] = trees.leaf_spaces(env.observation_space)
-        for path, space in self.leaf_spaces.items():
-            if not isinstance(space, spaces.Box) or len(space.shape) > 1 or space.dtype == np.uint8:
-                raise ConfigError(
-                    f"{name}: observation leaf {path!r} is {space}; only vectors (Box with at most one axis) "
-                    "can be trained on so far"
-                )
-        self.action_space = _continuous(env.action_space, name)
+        self.action_space: spaces.Space[Any] = env.action_space
+        self.stacks = dict(stacks or {})
+        _recordable(self.leaf_spaces, self.action_space, name)
 
     def reset(self, seed: int | None = None) -> tuple[Leaves, dict[str, Any]]:
         """Begin an episode."""
@@ -160,71 +185,75 @@ class LockStepEnvironment:
         self._env.close()
 
 
-def _continuous(space: spaces.Space[Any], name: str) -> spaces.Box:
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-        raise ConfigError(
-            f"{name}: the action space {space} is not continuous (Box of floats); "
-            "there is no algorithm for it yet"
+def action_fault(space: spaces.Space[Any]) -> str:
+    """Return why a run cannot act in a space, in words; empty if it can."""
+    if categories(space) is not None:
+        return ""
+    if not isinstance(space, spaces.Box):
+        return (
+            f"{space}, which is no single array: an action is a Box of floats, Discrete, MultiDiscrete or "
+            "MultiBinary"
         )
+    if not np.issubdtype(space.dtype, np.floating):
+        return f"{space}, a Box of {space.dtype}: use a Box of floats, or MultiDiscrete for whole numbers"
     if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
-        raise ConfigError(f"{name}: the action space {space} is unbounded; give finite low and high")
-    return space
+        return f"{space}, which is unbounded: give finite low and high"
+    return ""
 
 
-def is_live(config: EnvironmentConfig) -> bool:
-    """Tell whether the environment is an interface, on its own clock, rather than a Gymnasium environment."""
-    return config.id in registry.ENVIRONMENTS or ":" in config.id
-
-
-def realtime_config(config: EnvironmentConfig) -> dict[str, Any]:
-    """Return the configuration of the `RealTimeEnv` for a live environment, in dict form, overrides applied.
-
-    It is checked, but the interface is not made: no device is touched.
+def _recordable(
+    leaf_spaces: Mapping[str, spaces.Space[Any]], action_space: spaces.Space[Any], name: str
+) -> None:
+    """Refuse spaces whose values have no place in a row.
 
     Raises:
-        ConfigError: for an id that names no live environment, a class that is no interface, or a real-time
-        key
-            or value that cannot be.
+        ConfigError: names the leaf.
     """
-    if config.id in registry.ENVIRONMENTS:
-        build: Callable[..., Mapping[str, Any]] = registry.resolve(registry.ENVIRONMENTS[config.id].config)
-        try:
-            settings = dict(build(**config.kwargs))
-        except TypeError as error:
-            raise ConfigError(f"environment {config.id!r} with kwargs {config.kwargs}: {error}") from error
-    else:
-        interface = registry.resolve(config.id)
-        if not (isinstance(interface, type) and issubclass(interface, RealTimeGymInterface)):
-            raise ConfigError(f"{config.id} is {interface!r}, not a class derived from RealTimeGymInterface")
-        settings = {"interface": interface, "interface_kwargs": dict(config.kwargs)}
-    if "obs_format" in config.realtime:
-        raise ConfigError("environment.realtime.obs_format cannot be set: a run keeps observations by path")
-    settings |= config.realtime | {"obs_format": "dict"}
-    RealTimeConfig.from_mapping(settings)
-    return settings
+    if fault := action_fault(action_space):
+        raise ConfigError(f"{name}: the action space is {fault}")
+    for path, space in leaf_spaces.items():
+        if not isinstance(space, spaces.Box) and categories(space) is None:
+            raise ConfigError(
+                f"{name}: observation leaf {path!r} is {space}, which has no fixed shape and dtype: use Box, "
+                "Discrete, MultiDiscrete or MultiBinary"
+            )
 
 
 def open_environment(config: EnvironmentConfig, clock: Clock | None = None) -> Environment:
     """Make the environment of a run. Nothing is sent to a device and nothing is reset.
 
     Raises:
-        ConfigError: if the id is unknown or the spaces are of a kind that cannot be trained on yet.
+        ConfigError: if the id is unknown, or the spaces are of a kind that cannot be recorded.
     """
     if is_live(config):
-        live_env = RealTimeEnv(realtime_config(config), clock=clock)
-        try:
-            return LiveEnvironment(live_env)
-        except ConfigError:
-            live_env.close()
-            raise
-    if config.realtime:
-        raise ConfigError(
-            f"environment.realtime is set, but {config.id!r} is a Gymnasium environment in lock-step"
-        )
+        return _real_time(RealTimeEnv(realtime_config(config), clock=clock))
     if config.id in ENVIRONMENT_IDS:
         raise ConfigError(f"{config.id!r} runs on its own clock: name its interface, as 'module:Class'")
+    env = _make(config)
     try:
-        env = gymnasium.make(config.id, **config.kwargs)
+        if config.stacks:
+            _check_stacks(config, env)
+            env = CheckedStacks(env, config.stacks, config.id)
+        if not config.realtime and config.delays is None:
+            return LockStepEnvironment(env, config.id, stacks=config.stacks)
+        settings = simulated_config(config, GymnasiumInterface(env, config.stacks))
+        return _real_time(RealTimeEnv(settings, clock=clock), config.id, period_s=0.0)
+    except ConfigError:
+        env.close()
+        raise
+
+
+def _real_time(env: RealTimeEnv, name: str | None = None, period_s: float | None = None) -> LiveEnvironment:
+    try:
+        return LiveEnvironment(env, name, period_s)
+    except ConfigError:
+        env.close()
+        raise
+
+
+def _make(config: EnvironmentConfig) -> gymnasium.Env[Any, Any]:
+    try:
+        return gymnasium.make(config.id, **config.kwargs)
     except gymnasium.error.Error as error:
         live = ", ".join(sorted(registry.ENVIRONMENTS))
         raise ConfigError(
@@ -233,16 +262,26 @@ def open_environment(config: EnvironmentConfig, clock: Clock | None = None) -> E
         ) from error
     except TypeError as error:
         raise ConfigError(f"environment {config.id!r} with kwargs {config.kwargs}: {error}") from error
-    try:
-        return LockStepEnvironment(env, config.id)
-    except ConfigError:
-        env.close()
-        raise
+
+
+def _check_stacks(config: EnvironmentConfig, env: gymnasium.Env[Any, Any]) -> None:
+    leaves = trees.leaf_spaces(env.observation_space)
+    for path, length in config.stacks.items():
+        if path not in leaves:
+            raise ConfigError(
+                f"environment.stacks names {path!r}, the observation has {list(leaves)}."
+                f"{suggest(path, leaves)}"
+            )
+        shape = leaves[path].shape or ()
+        if shape[:1] != (length,):
+            raise ConfigError(
+                f"environment.stacks says that {path!r} holds {length} frames, but its shape is {shape}"
+            )
 
 
 def record_schema(
     leaf_spaces: Mapping[str, spaces.Space[Any]],
-    action_space: spaces.Box,
+    action_space: spaces.Space[Any],
     *,
     stacks: Mapping[str, int] | None = None,
     checksum: bool = False,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickrate.data.schema import Flag
+from tickrate.realtime.spaces import neutral_action
 from tickrate.runtime.environments import Environment, LiveEnvironment
 
 FallbackKind = Literal["hold", "safe", "default"]
@@ -49,16 +50,15 @@ class Fallback:
 
 
 def resting_action(environment: Environment, *, safe: bool) -> NDArray[Any]:
-    """Return the device's default or safe action; in lock-step zero, as far as the space has it."""
+    """Return the device's default or safe action; of a simulation zeros, or the first category."""
     space = environment.action_space
-    value: Any = np.zeros(space.shape)
-    if isinstance(environment, LiveEnvironment):
-        value = environment.env.default_action
-        if safe and environment.env.config.safe_action is not None:
-            value = environment.env.config.safe_action
-    shaped = np.asarray(value, dtype=space.dtype).reshape(space.shape)
-    clipped: NDArray[Any] = np.clip(shaped, space.low, space.high)
-    return clipped
+    if not isinstance(environment, LiveEnvironment):
+        return np.asarray(neutral_action(space))
+    value = environment.env.default_action
+    if safe and environment.env.config.safe_action is not None:
+        value = environment.env.config.safe_action
+    # Both were checked against the space when the environment was made.
+    return np.asarray(value, dtype=space.dtype).reshape(space.shape or ())
 
 
 def marks(version: int, *, fallback: bool) -> dict[str, NDArray[Any]]:

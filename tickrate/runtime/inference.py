@@ -38,7 +38,7 @@ class InferenceServer:
     ) -> None:
         self._factory = factory
         self._format = InferenceFormat(contract.leaf_spaces, contract.action_space)
-        self._shape = contract.action_space.shape
+        self._shape = contract.action_space.shape or ()
         self._actor: Actor | None = None if needs_weights else factory(None)
         self._states: OrderedDict[int, State] = OrderedDict()
         self.version = 0

@@ -92,7 +92,7 @@ class RemoteActor:
         config: RemoteConfig,
         link: InferenceLink,
         leaf_spaces: Mapping[str, spaces.Space[Any]],
-        action_space: spaces.Box,
+        action_space: spaces.Space[Any],
         fallback: Fallback,
         *,
         warmup: Actor | None = None,

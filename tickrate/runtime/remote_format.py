@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tickrate.data.fields import Field
 from tickrate.errors import MessageError
 from tickrate.runtime.environments import record_schema
-from tickrate.trees import Leaves
+from tickrate.trees import Leaves, categories
 
 FORMAT = 1
 MAX_HORIZON = 4096
@@ -84,10 +84,11 @@ class InferenceFormat:
         action_space: the action space.
     """
 
-    def __init__(self, leaf_spaces: Mapping[str, spaces.Space[Any]], action_space: spaces.Box) -> None:
+    def __init__(self, leaf_spaces: Mapping[str, spaces.Space[Any]], action_space: spaces.Space[Any]) -> None:
         schema = record_schema(leaf_spaces, action_space)
         self._leaves: tuple[Field, ...] = schema.observation
         self._action = schema.action
+        self._categories = categories(action_space)
         self.request_bytes = _REQUEST.size + sum(field.nbytes for field in self._leaves)
 
     def request(self, session: int, number: int, flags: int, observation: Mapping[str, Any] | None) -> bytes:
@@ -129,7 +130,8 @@ class InferenceFormat:
             actions: ``(horizon, *action)``, or None.
 
         Raises:
-            MessageError: if the actions have another shape or are not finite.
+            MessageError: if the actions have another shape, are not finite, or are no categories of the
+            space.
         """
         horizon, body = 0, b""
         if actions is not None:
@@ -138,9 +140,8 @@ class InferenceFormat:
                 raise MessageError(
                     f"actions of shape {actions.shape}; expected (horizon, *{self._action.shape})"
                 )
+            self._check("the actor's actions", actions)
             body = actions.astype(self._action.storage, copy=False).tobytes()
-            if not np.isfinite(actions).all():
-                raise MessageError("the actor's actions are not finite")
         head = (_REPLY, FORMAT, int(ready), request.session, request.number, version, horizon)
         return _ANSWER.pack(*head) + body
 
@@ -161,6 +162,18 @@ class InferenceFormat:
         if horizon:
             values = np.frombuffer(data, self._action.storage, -1, _ANSWER.size)
             actions = values.reshape(horizon, *self._action.shape)
-            if not np.isfinite(actions).all():
-                raise MessageError("the actions of an answer are not finite")
+            self._check("the actions of an answer", actions)
         return InferenceAnswer(session, number, version, bool(ready & 1), actions)
+
+    def _check(self, what: str, actions: NDArray[Any]) -> None:
+        """Refuse actions that no device can be told; a Box's bounds are the action guard's affair."""
+        if self._categories is None:
+            if not np.isfinite(actions).all():
+                raise MessageError(f"{what} are not finite")
+            return
+        low, high = self._categories
+        if actions.dtype.kind not in "iub" or not ((actions >= low).all() and (actions <= high).all()):
+            raise MessageError(
+                f"{what} are {actions.ravel()[:8].tolist()}: no categories from {low.tolist()} to "
+                f"{high.tolist()}"
+            )

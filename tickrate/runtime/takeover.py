@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tickrate import registry
 from tickrate.data.schema import Flag
 from tickrate.errors import ActionError, ConfigError
-from tickrate.trees import Leaves
+from tickrate.realtime.action_guard import ActionGuard
+from tickrate.trees import Leaves, categories
 
 
 class Operator(Protocol):
@@ -42,12 +43,21 @@ class Takeover:
     Args:
         operator: who may take over.
         action_space: bounds, shape and dtype of a command.
-        max_step: largest change per step after a handover, in action units; 0 is off.
+        max_step: largest change per step after a handover, in action units; 0 is off. Only for Box actions.
+
+    Raises:
+        ConfigError: if ``max_step`` is set and the actions are categories.
     """
 
-    def __init__(self, operator: Operator, action_space: spaces.Box, max_step: float) -> None:
+    def __init__(self, operator: Operator, action_space: spaces.Space[Any], max_step: float) -> None:
+        if max_step and categories(action_space) is not None:
+            raise ConfigError(
+                f"worker.takeover_max_step is {max_step}, but the actions are {action_space}: there is "
+                "nothing between two categories to approach in steps; leave it at 0"
+            )
         self._operator = operator
         self._space = action_space
+        self._guard = ActionGuard(action_space, "refuse", "clip")
         self._max_step = max_step
         self.begin()
 
@@ -65,7 +75,7 @@ class Takeover:
             flags: its `Flag` bits.
 
         Raises:
-            ActionError: if the operator's command has another shape or is not finite.
+            ActionError: if the operator's command has another shape, is not finite, or is no category.
         """
         wish = self._operator.command(observation)
         driving = wish is not None
@@ -89,23 +99,26 @@ class Takeover:
 
     def _checked(self, wish: Any) -> NDArray[Any]:
         try:
-            command = np.asarray(wish, dtype=self._space.dtype)
-        except (TypeError, ValueError) as error:
-            raise ActionError(f"the operator's command {wish!r} is no action: {error}") from error
-        if command.shape != self._space.shape or not np.isfinite(command).all():
+            if np.shape(wish) != self._space.shape:  # the guard would take a number for an array of one
+                raise ActionError(f"its shape is {np.shape(wish)}, expected {self._space.shape}")
+            leaves, _ = self._guard(wish, [None])
+        except (ActionError, ValueError) as error:
             raise ActionError(
-                f"the operator's command is {wish!r}; expected finite numbers of shape {self._space.shape}, "
-                "or None to let the policy drive"
-            )
-        clipped: NDArray[Any] = np.clip(command, self._space.low, self._space.high)
-        return clipped
+                f"the operator's command is {wish!r}; expected an element of {self._space}, or None to let "
+                f"the policy drive: {error}"
+            ) from error
+        return np.asarray(leaves[0])
 
 
-def make_takeover(target: str, action_space: spaces.Box, period_s: float, max_step: float) -> Takeover | None:
+def make_takeover(
+    target: str, action_space: spaces.Space[Any], period_s: float, max_step: float
+) -> Takeover | None:
     """Return the takeover that ``worker.takeover`` names (``module:Class``); None if it is empty.
 
     Raises:
-        ConfigError: if there is no such class, it cannot be made, or it has no ``command``.
+        ConfigError: if there is no such class, it cannot be made, it has no ``command``, or ``max_step`` is
+        set
+            for actions that are categories.
     """
     if not target:
         return None

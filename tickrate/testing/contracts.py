@@ -98,6 +98,7 @@ def check_interface(
     action_space.seed(seed)
     try:
         seen = [_check_reset(report, interface, space, names, seed)]
+        _check_stacks(report, interface, seen[0])
         for _ in range(observations):
             if not dry:
                 _check_send(report, interface, action_space)
@@ -123,6 +124,16 @@ def _check_spaces(
             np.isfinite(leaf.low).all() and np.isfinite(leaf.high).all()
         ):
             report.warning(f"action {path!r}", "its bounds are not finite: policies cannot be scaled to it")
+        if isinstance(leaf, spaces.Box) and leaf.dtype.kind != "f":
+            report.warning(
+                f"action {path!r}", f"is a Box of {leaf.dtype}: a run acts in floats, or in MultiDiscrete"
+            )
+    if isinstance(action_space, spaces.Tuple | spaces.Dict):
+        report.warning(
+            "get_action_space",
+            f"{type(action_space).__name__}: a run acts in one array, a Box of floats, Discrete, "
+            "MultiDiscrete or MultiBinary",
+        )
     for path, leaf in leaf_spaces(space).items():
         if isinstance(leaf, spaces.Box) and leaf.dtype == np.float64:
             report.warning(
@@ -183,7 +194,33 @@ def _check_reading(
         report.error(where, f"terminated is a {type(terminated).__name__}: return a bool")
     if not isinstance(info, dict):
         report.error(where, f"info is a {type(info).__name__}: return a dict")
+    else:
+        _check_delays(report, info)
     return _check_value(report, where, space, observation, names)
+
+
+def _check_delays(report: _Report, info: dict[str, Any]) -> None:
+    """Where an interface tells its delays, they must be steps."""
+    for name in ("observation_delay", "action_delay"):
+        steps = info.get(name, 0)
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+            report.error(f"info[{name!r}]", f"is {steps!r}: give a whole number of steps, 0 or more")
+
+
+def _check_stacks(report: _Report, interface: RealTimeGymInterface, first: dict[str, Any]) -> None:
+    """Histories that are stored frame by frame must begin with copies of one frame."""
+    declare = getattr(interface, "stacks", None)
+    for path, length in (declare() or {}).items() if callable(declare) and first else ():
+        history = np.asarray(first[path]) if path in first else None
+        if history is None or history.shape[:1] != (length,):
+            shape = "no leaf" if history is None else f"of shape {history.shape}"
+            report.error("stacks", f"says that {path!r} holds {length} frames, but it is {shape}")
+        elif not np.array_equal(history, np.broadcast_to(history[-1], history.shape)):
+            report.error(
+                f"stacks {path!r}",
+                "the first history holds different frames: fill it with copies of the first on reset "
+                "(tickrate.realtime.observations.History does)",
+            )
 
 
 def _check_reward(report: _Report, where: str, reward: Any) -> None:

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from tickrate.clock import Clock, now
 from tickrate.errors import DeviceLost
 from tickrate.realtime.interface import RealTimeGymInterface
+from tickrate.realtime.spaces import neutral_action
 from tickrate.testing.behaviours import (
     Behaviour,
     Block,
@@ -25,7 +26,7 @@ from tickrate.testing.behaviours import (
     Stale,
     Stall,
 )
-from tickrate.trees import Array, leaf_spaces, leaves, rebuild
+from tickrate.trees import Array, leaves, rebuild
 
 
 class Command(NamedTuple):
@@ -242,21 +243,6 @@ class FakeInterface(RealTimeGymInterface):
             return _filled(self.get_observation_space(), observation, behaviour.value)
         self._last_observation, self._last_time = observation, self._now()
         return observation
-
-
-def neutral_action(space: spaces.Space[Any]) -> Any:
-    """Return an action of zeros, moved to the nearest bound where zero is not allowed."""
-
-    def neutral(leaf: spaces.Space[Any]) -> Array:
-        if isinstance(leaf, spaces.Box):
-            return np.clip(np.zeros(leaf.shape, leaf.dtype), leaf.low, leaf.high).astype(leaf.dtype)
-        if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete):
-            return np.asarray(leaf.start, leaf.dtype)
-        if isinstance(leaf, spaces.MultiBinary):
-            return np.zeros(leaf.shape, leaf.dtype)
-        raise TypeError(f"no neutral action in {leaf}: give default_action")
-
-    return rebuild(space, {path: neutral(leaf) for path, leaf in leaf_spaces(space).items()})
 
 
 def _filled(space: spaces.Space[Any], observation: Any, value: float) -> Any:

@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tickrate.errors import ConfigError, DelayNotSeen
+from tickrate.errors import ConfigError, DelayNotSeen, RecordError
 from tickrate.realtime.delays import probe_delay
 from tickrate.realtime.env import RealTimeEnv
 from tickrate.realtime.timing import TimingSummary
-from tickrate.runtime.environments import EnvironmentConfig, realtime_config
+from tickrate.runtime.environments import (
+    EnvironmentConfig,
+    action_fault,
+    realtime_config,
+    record_schema,
+)
 from tickrate.testing.contracts import Finding, check_interface
 
 DELAY_REPEATS = 5
@@ -33,10 +38,14 @@ def examine(
     """
     env = RealTimeEnv(realtime_config(config))
     try:
-        yield "interface", type(env.interface).__name__
+        inner = env.interface.interface if config.delays is not None else env.interface
+        yield "interface", type(inner).__name__
         for path, space in env.leaf_spaces.items():
             yield "observes", f"{path}: {space}"
         yield "acts", str(env.action_space)
+        yield "recorded", _recorded(env)
+        if config.delays is not None:
+            yield "delays added", str(config.delays)
         yield "default action", str(np.asarray(env.default_action))
         period_s = float(env.time_step_duration)
         yield (
@@ -53,6 +62,20 @@ def examine(
             yield from _delay(env)
     finally:
         env.close()
+
+
+def _recorded(env: RealTimeEnv) -> str | Finding:
+    """Return what a row of a run takes, or why no run can act here."""
+    if fault := action_fault(env.action_space):
+        return Finding("warning", "get_action_space", f"no run can act in {fault}")
+    declare = getattr(env.interface, "stacks", None)
+    stacks = (declare() if callable(declare) else None) or {}
+    try:
+        schema = record_schema(env.leaf_spaces, env.action_space, stacks=stacks)
+    except RecordError as error:
+        return Finding("error", "stacks", str(error))
+    once = f", of {', '.join(stacks)} each frame once" if stacks else ""
+    return f"{schema.stored_bytes} bytes a step{once}"
 
 
 def _drive(env: RealTimeEnv, steps: int, seed: int) -> Iterator[tuple[str, str]]:
