@@ -25,6 +25,7 @@ def learner_parts(experiment: Experiment) -> LearnerParts:
         evaluation_episodes=experiment.worker.evaluation.episodes,
         seed=experiment.run.seed,
         journal=experiment.journal,
+        synchronous_steps=experiment.worker.synchronous_steps,
     )
 
 

@@ -34,6 +34,7 @@ class LearnerParts:
         evaluation_episodes: episodes of one evaluation.
         seed: seed of networks and sampling.
         journal: keep the replay in the run folder's journal, where it survives a kill.
+        synchronous_steps: steps of the rounds of a synchronous run; 0: there are none.
     """
 
     algorithm: str
@@ -43,6 +44,7 @@ class LearnerParts:
     evaluation_episodes: int
     seed: int
     journal: bool = False
+    synchronous_steps: int = 0
 
     def build(
         self,
@@ -91,6 +93,7 @@ class LearnerParts:
             period_s=contract.period_s,
             evaluation_episodes=self.evaluation_episodes,
             mirror=mirror_of(contract) if self.replay.mirror else None,
+            synchronous_steps=self.synchronous_steps,
         )
         if started is not None:
             learner.began_at(started)

@@ -22,6 +22,7 @@ from tickrate.runtime.episode_log import EpisodeLog
 from tickrate.runtime.figures import Rate, StepTiming
 from tickrate.runtime.learner_config import TrainerConfig
 from tickrate.runtime.limiter import UpdateLimiter
+from tickrate.runtime.rounds import NO_BACKLOG, Rounds
 from tickrate.runtime.run_folder import RunFolder, load_state, save_state, write_atomically
 from tickrate.tracking.tracker import Tracker
 
@@ -42,6 +43,8 @@ class Learner:
         period_s: time-step of the environment in seconds, 0 in lock-step; for the pictures.
         evaluation_episodes: episodes that make one evaluation; the worst of them is a policy's score.
         mirror: left-right symmetry to augment batches with, or None.
+        synchronous_steps: steps of a worker's rounds; above 0 rows are taken in one by one, so that nothing
+            depends on how they came together.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Learner:
         period_s: float = 0.0,
         evaluation_episodes: int = 1,
         mirror: Mirror | None = None,
+        synchronous_steps: int = 0,
     ) -> None:
         self.algorithm = algorithm
         self.replay = replay
@@ -68,6 +72,9 @@ class Learner:
         self._paths = [(field.name, f"o/{field.name}") for field in replay.schema.observation]
         self._evaluation_episodes = evaluation_episodes
         self.limiter = UpdateLimiter(config.updates_per_step, config.start_steps)
+        self.rounds = Rounds(synchronous_steps)
+        if self.rounds.synchronous:
+            self.limiter.backlog_steps = NO_BACKLOG
         self.version = 0
         self.best_score = -np.inf
         self.best_version = 0
@@ -108,6 +115,9 @@ class Learner:
         Returns:
             Which rows are new, ``(n,)``; the others were there already and are not counted again.
         """
+        if self.rounds.synchronous and len(rows) > 1:
+            # Sums round by their grouping, and the journal's ring gives up whole commits.
+            return np.concatenate([self.ingest(rows[i : i + 1]) for i in range(len(rows))])
         new = self.replay.add(rows)
         self._account(_those(rows, new))
         return new
@@ -125,6 +135,7 @@ class Learner:
             self.algorithm.observe({path: training[column] for path, column in self._paths})
             self.policy_of(training[-1])
         self._timing.add(acted)
+        self.rounds.note(rows, self.limiter)
 
     def policy_of(self, row: Any, clock_offset_s: float | None = 0.0) -> tuple[int, float | None]:
         """Return which policy chose an action and how old it was then; note it for the metrics.
@@ -203,14 +214,24 @@ class Learner:
         self._rate.count()
         return True
 
-    def publish_due(self, *, at_once: bool = False) -> bool:
-        """Tell whether enough updates (``at_once``: one) were made for a new policy to be handed out."""
-        return self.limiter.updates - self._published_at >= (1 if at_once else self.config.publish_every)
+    @property
+    def may_go_on(self) -> bool:
+        """Whether there is something to do without waiting for rows: an update, or the end of a round."""
+        return self.rounds.target is not None if self.rounds.synchronous else self.limiter.may_update()
+
+    def publish_due(self) -> bool:
+        """Tell whether enough updates were made for a new policy to be handed out."""
+        return self.limiter.updates - self._published_at >= self.config.publish_every
 
     def publish(self) -> tuple[int, bytes]:
         """Return (version, policy) of the weights as they are now; versions grow by one."""
         self.version += 1
         self._published_at = self.limiter.updates
+        self.rounds.finish(self.limiter)
+        return self.publish_again()
+
+    def publish_again(self) -> tuple[int, bytes]:
+        """Return (version, policy) of the weights as they are now, under the version that they have."""
         weights = self.algorithm.policy_bytes(self.version)
         self._policies[self.version] = (weights, clock.now())
         while len(self._policies) > KEPT_POLICIES:
@@ -223,6 +244,8 @@ class Learner:
         total, limit = self.config.total_steps, self.config.time_limit_s
         elapsed = clock.now() - self._started
         enough = total is not None and self.limiter.steps >= total and not self.limiter.owes(total)
+        if self.rounds.synchronous and self.rounds.target is None:
+            enough = False  # a run ends with a whole round
         return enough or (limit is not None and elapsed >= limit)
 
     # --- books
@@ -269,6 +292,7 @@ class Learner:
             "started": self._started,
             "overruns": self._timing.overruns,
             "rows": self.replay.rows_added,
+            "round_target": self.rounds.target,
         }
         save_state(temporary, self.algorithm.state(), counters)
         folder = self.folder.finish_checkpoint(temporary, step)
@@ -288,6 +312,8 @@ class Learner:
             numbers = {name: float(counters[name]) for name in _COUNTERS}
             best = counters["best_score"]
             best_score = -np.inf if best is None else float(best)
+            target = counters.get("round_target")  # checkpoints of older releases have none
+            target = None if target is None else int(target)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
                 f"checkpoint {checkpoint}: counters.json lacks a number: {error!r}"
@@ -297,7 +323,8 @@ class Learner:
         self.limiter.steps = int(numbers["steps"])
         self.limiter.updates = int(numbers["updates"])
         self.limiter.forgiven = numbers["forgiven"]
-        self._published_at = int(numbers["published_at"])
+        self._published_at, self.rounds.target = int(numbers["published_at"]), target
+        self.rounds.began_at_step = self.limiter.steps
         self.version = int(numbers["version"])
         self.best_score, self.best_version = best_score, int(numbers["best_version"])
         self._timing.overruns = int(numbers["overruns"])
@@ -316,8 +343,9 @@ class Learner:
     def _account_from(self, number: int) -> None:
         """Count the rows that the journal got after a checkpoint, as if they had just come."""
         replay = self.replay
-        for begin in range(max(number, replay.oldest_row), replay.rows_added, 1024):
-            self._account(replay.read(np.arange(begin, min(begin + 1024, replay.rows_added))))
+        count = 1 if self.rounds.synchronous else 1024
+        for begin in range(max(number, replay.oldest_row), replay.rows_added, count):
+            self._account(replay.read(np.arange(begin, min(begin + count, replay.rows_added))))
 
     def _recall_best(self) -> None:
         """Take the best score from beside the best policy: it may have been found after the checkpoint."""
