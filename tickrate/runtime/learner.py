@@ -30,6 +30,10 @@ KEPT_POLICIES = 512
 """Published policies kept in memory, so that the one that did best in an evaluation can still be saved."""
 
 
+HANDED_OUT = "handed_out.policy"
+"""Name of the newest published policy in the checkpoint of a synchronous run."""
+
+
 class Learner:
     """Feeds an algorithm from a replay at the wanted rate, and keeps everything that a resume needs.
 
@@ -228,15 +232,17 @@ class Learner:
         self.version += 1
         self._published_at = self.limiter.updates
         self.rounds.finish(self.limiter)
-        return self.publish_again()
-
-    def publish_again(self) -> tuple[int, bytes]:
-        """Return (version, policy) of the weights as they are now, under the version that they have."""
         weights = self.algorithm.policy_bytes(self.version)
         self._policies[self.version] = (weights, clock.now())
         while len(self._policies) > KEPT_POLICIES:
             self._policies.popitem(last=False)
         return self.version, weights
+
+    @property
+    def handed_out(self) -> tuple[int, bytes] | None:
+        """The newest policy (version, bytes) as it was published, None if it is not known any more."""
+        kept = self._policies.get(self.version)
+        return None if kept is None else (self.version, kept[0])
 
     @property
     def finished(self) -> bool:
@@ -295,6 +301,8 @@ class Learner:
             "round_target": self.rounds.target,
         }
         save_state(temporary, self.algorithm.state(), counters)
+        if self.rounds.synchronous and (policy := self.handed_out) is not None:
+            write_atomically(temporary / HANDED_OUT, policy[1])  # the weights may have gone on since
         folder = self.folder.finish_checkpoint(temporary, step)
         write_atomically(self.folder.latest_policy, self.algorithm.policy_bytes(self.version))
         return folder
@@ -326,6 +334,8 @@ class Learner:
         self._published_at, self.rounds.target = int(numbers["published_at"]), target
         self.rounds.began_at_step = self.limiter.steps
         self.version = int(numbers["version"])
+        if (checkpoint / HANDED_OUT).exists():
+            self._policies[self.version] = ((checkpoint / HANDED_OUT).read_bytes(), clock.now())
         self.best_score, self.best_version = best_score, int(numbers["best_version"])
         self._timing.overruns = int(numbers["overruns"])
         # A trainer that died and was started again within one command has not taken the time twice.

@@ -185,11 +185,12 @@ class Trainer:
         self._next_checkpoint = clock.now() + learner.config.checkpoint_every_s
         self._next_log = clock.now() + learner.config.log_every_s
         # A resumed run acts on with what it had learned. One that had saved nothing yet has only its rows:
-        # the workers go on with the policy that they have. A round has one policy, whatever was killed.
-        if learner.rounds.synchronous and learner.version > 0:
-            self._send_weights(learner, learner.publish_again())
-        elif learner.version > 0 and learner.limiter.updates > 0:
-            self._send_weights(learner, learner.publish())
+        # the workers go on with the policy that they have. In rounds the same policy goes out again.
+        policy = learner.handed_out
+        if policy is None and learner.version > 0 and learner.limiter.updates > 0:
+            policy = learner.publish()
+        if policy is not None:
+            self._send_weights(learner, policy)
         return learner
 
     def _receive_last(self) -> None:
