@@ -5,18 +5,21 @@ import json
 import numpy as np
 import pytest
 from delivery_kit import RUN, Place
-from runtime_kit import policy_bytes, rows_of
+from runtime_kit import make_learner, policy_bytes, rows_of
 
+from tickrate.config.experiment import experiment_from_mapping
 from tickrate.data.replay import Replay
 from tickrate.data.schema import Flag
+from tickrate.errors import ConfigError
 from tickrate.runtime import run_folder as run_folder_module
+from tickrate.runtime import trainer as trainer_module
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.ledger import Ledger
+from tickrate.runtime.limiter import UpdateLimiter
+from tickrate.runtime.rounds import LOST_END_S, Rounds
 from tickrate.runtime.run_folder import RunFolder, load_state
 from tickrate.wire import messages
 from tickrate.wire.carrier import make_key
-
-END = int(Flag.FINAL | Flag.ROUND_END)
 
 
 class Touchy:
@@ -237,7 +240,7 @@ OFTEN = {"checkpoint_every_s": 0.12}
 """Checkpoints between those of the rounds too: in the middle of a round's rows, and of its updates."""
 
 
-@pytest.mark.parametrize("every", [17, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("every", [31, pytest.param(3, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
 @pytest.mark.parametrize("settings", [{}, OFTEN], ids=["rounds", "often"])
 def test_a_trainer_killed_at_any_point_ends_where_the_unkilled_one_does(
     tmp_path_factory, unkilled, every, settings
@@ -256,3 +259,182 @@ def test_five_kills_in_one_run_change_nothing(tmp_path, unkilled, seed):
     result, passed = run(tmp_path, kills.tolist(), chunks=(1 + seed, 4), **(OFTEN if seed % 2 else {}))
     assert passed > max(kills)  # it was killed so often
     assert result == unkilled
+
+
+# --- the end of a round -------------------------------------------------------------------------------------
+
+
+def marked(episode, steps, **options):
+    """Return the rows of an episode after which the worker waits."""
+    rows = rows_of(episode, steps, **options)
+    rows["flags"][-1] |= Flag.ROUND_END
+    return rows
+
+
+def put(worker, rows):
+    for row in rows:
+        worker.outlet.put_row(row)
+
+
+def version(worker):
+    """Return the version of the newest policy that the worker has got, 0 for none."""
+    return max(0, worker.outlet.weights.version())
+
+
+def test_no_update_is_made_before_the_round_is_complete_and_all_that_are_due_after_it(place):
+    worker, _ = place.worker(), place.start_trainer(start_steps=2, synchronous_steps=5)
+    place.step(3)
+    put(worker, rows_of(0, 20))
+    place.step(50)
+    assert (place.learner.limiter.steps, place.learner.limiter.updates) == (20, 0)
+    assert version(worker) == 0
+    put(worker, marked(1, 4))
+    place.step(50)
+    assert (place.learner.limiter.steps, place.learner.limiter.updates) == (24, 22)
+    assert version(worker) == place.learner.version == 1
+    counters = load_state(place.folder.latest_checkpoint())[1]
+    assert (counters["updates"], counters["version"], counters["round_target"]) == (22, 1, None)
+
+
+def test_a_round_for_which_no_update_is_due_ends_with_the_same_weights(place):
+    worker, _ = place.worker(), place.start_trainer(start_steps=10, synchronous_steps=5)
+    place.step(3)
+    put(worker, marked(0, 6))
+    place.step(20)
+    assert place.learner.limiter.updates == 0
+    assert version(worker) == 1
+    assert place.folder.latest_checkpoint() is not None  # what a worker acts with can be restored
+    place.kill_trainer()
+    place.start_trainer(resume=True, start_steps=10, synchronous_steps=5)
+    put(worker, marked(1, 6, version=1))
+    place.step(20)
+    assert (place.learner.limiter.updates, version(worker)) == (2, 2)
+
+
+def test_more_updates_than_a_live_run_would_owe_are_all_made(tmp_path):
+    """2500 steps in one round: a live run forgives what goes beyond 2000 of them."""
+    learner = make_learner(tmp_path / "r", start_steps=100, updates_per_step=0.5, synchronous_steps=5)
+    learner.ingest(marked(0, 2500))
+    assert (learner.rounds.target, learner.limiter.forgiven) == (1200, 0.0)
+
+
+def test_of_several_waiting_workers_each_is_released(place):
+    first, second = place.worker("a"), place.worker("b")
+    place.start_trainer(start_steps=2, synchronous_steps=5)
+    place.step(3)
+    for number in range(4):
+        put(first, marked(number, 5, version=number))
+        put(second, rows_of(number, 3, version=number))
+        place.step(30)
+        assert {version(w) for w in (first, second)} == {number + 1}
+        assert place.learner.limiter.updates == 8 * number + 5 - 2  # what came later is due next time
+    put(first, marked(9, 5, version=4))
+    put(second, marked(9, 5, version=4))
+    place.step(30)
+    assert min(version(w) for w in (first, second)) >= 5
+
+
+def test_a_run_is_finished_only_with_a_whole_round(tmp_path):
+    learner = make_learner(
+        tmp_path / "r", start_steps=2, updates_per_step=0.1, total_steps=8, synchronous_steps=5
+    )
+    learner.ingest(rows_of(0, 9))
+    assert not learner.finished  # no update is due by then, but the round goes on
+    learner.ingest(marked(1, 2))
+    assert learner.finished
+
+
+def test_nothing_is_handed_out_while_it_cannot_be_saved(place, monkeypatch):
+    worker, _ = place.worker(), place.start_trainer(start_steps=1, synchronous_steps=5)
+    place.step(3)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(run_folder_module.os, "fsync", full)
+        put(worker, marked(0, 6))
+        place.step(int(100 * trainer_module.RETRY_SAVE_S) // 2)
+        assert place.said("trainer")[-1].state == "in trouble"
+        assert place.learner.limiter.updates == 5
+        assert version(worker) == 0
+    place.step(int(100 * trainer_module.RETRY_SAVE_S))
+    assert version(worker) == 1
+    assert load_state(place.folder.latest_checkpoint())[1]["updates"] == 5
+    assert place.learner.version == 1
+
+
+def test_a_round_whose_end_was_lost_is_complete_after_a_while(place, caplog):
+    """Its last row holds a number that is not finite, and is left out: the worker waits all the same."""
+    worker, _ = place.worker(), place.start_trainer(start_steps=1, synchronous_steps=5)
+    place.step(3)
+    rows = marked(0, 6)
+    rows["o/place"][-1] = np.nan
+    put(worker, rows)
+    place.step(int(LOST_END_S) - 1, seconds=1.0)
+    assert (place.learner.limiter.steps, version(worker)) == (6, 0)
+    place.step(10, seconds=1.0)
+    assert (place.learner.limiter.updates, version(worker)) == (5, 1)
+    assert "rows were lost, and none come any more" in caplog.text
+    place.step(30, seconds=1.0)
+    assert version(worker) == 1  # once for what was lost once
+
+
+def test_without_lost_rows_a_round_waits_as_long_as_it_takes(place):
+    worker, _ = place.worker(), place.start_trainer(start_steps=1, synchronous_steps=5)
+    place.step(3)
+    put(worker, rows_of(0, 30))
+    place.step(100, seconds=1.0)
+    assert (place.learner.limiter.updates, version(worker)) == (0, 0)
+
+
+# --- one side without the option ----------------------------------------------------------------------------
+
+
+def test_a_trainer_without_rounds_answers_a_worker_that_waits(place):
+    """Six updates are fewer than ``publish_every``; the mark says that somebody waits."""
+    worker, _ = place.worker(), place.start_trainer(start_steps=4, publish_every=100)
+    place.step(3)
+    put(worker, rows_of(0, 6))
+    place.step(20)
+    assert (place.learner.limiter.updates, version(worker)) == (2, 0)
+    put(worker, marked(1, 4))
+    place.step(20)
+    assert (place.learner.limiter.updates, version(worker)) == (6, 1)
+
+
+def test_rounds_that_never_end_are_told():
+    rounds, limiter = Rounds(5), UpdateLimiter(1.0, 10)
+    limiter.add_steps(60)
+    assert rounds.words(limiter) == "; 60 steps of the round"
+    limiter.add_steps(1)
+    assert "61 steps and no end of the round: is worker.synchronous_steps set where" in rounds.words(limiter)
+    rounds.complete(limiter)
+    assert rounds.words(limiter) == "; 51 updates left of the round"
+    assert Rounds().words(limiter) == ""
+
+
+def test_the_rows_of_a_round_are_kept_in_the_journal():
+    values = {"worker": {"synchronous_steps": 5}, "environment": {"id": "Pendulum-v1"}}
+    assert experiment_from_mapping(values).journal
+    assert not experiment_from_mapping({**values, "worker": {}}).journal  # serial: in memory
+    with pytest.raises(ConfigError, match=r"synchronous_steps is set, but replay\.storage is memory"):
+        experiment_from_mapping({**values, "replay": {"storage": "memory"}})
+
+
+def test_a_checkpoint_of_an_earlier_release_is_continued(tmp_path):
+    learner = make_learner(tmp_path / "r", journal=True)
+    learner.ingest(rows_of(0, 6))
+    learner.update_if_due()
+    learner.publish()
+    checkpoint = learner.save()
+    counters = json.loads((checkpoint / "counters.json").read_text())
+    del counters["round_target"]
+    (checkpoint / "counters.json").write_text(json.dumps(counters))
+    learner.replay.close()
+    again = make_learner(tmp_path / "r", journal=True, synchronous_steps=5)
+    again.restore(checkpoint)
+    assert (again.rounds.target, again.handed_out, again.version) == (None, None, 1)
+    again.ingest(marked(1, 4, version=1))
+    assert again.rounds.target == 9
+    again.replay.close()

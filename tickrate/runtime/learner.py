@@ -334,8 +334,7 @@ class Learner:
         self._published_at, self.rounds.target = int(numbers["published_at"]), target
         self.rounds.began_at_step = self.limiter.steps
         self.version = int(numbers["version"])
-        if (checkpoint / HANDED_OUT).exists():
-            self._policies[self.version] = ((checkpoint / HANDED_OUT).read_bytes(), clock.now())
+        self._recall_handed_out(checkpoint)
         self.best_score, self.best_version = best_score, int(numbers["best_version"])
         self._timing.overruns = int(numbers["overruns"])
         # A trainer that died and was started again within one command has not taken the time twice.
@@ -356,6 +355,15 @@ class Learner:
         count = 1 if self.rounds.synchronous else 1024
         for begin in range(max(number, replay.oldest_row), replay.rows_added, count):
             self._account(replay.read(np.arange(begin, min(begin + count, replay.rows_added))))
+
+    def _recall_handed_out(self, checkpoint: Path) -> None:
+        """Know again what the workers act with: it goes out once more under the same version."""
+        path = checkpoint / HANDED_OUT
+        try:
+            if path.exists():
+                self._policies[self.version] = (path.read_bytes(), clock.now())
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be read: {error}") from error
 
     def _recall_best(self) -> None:
         """Take the best score from beside the best policy: it may have been found after the checkpoint."""
