@@ -1,4 +1,4 @@
-"""Real roles in a synchronous run, the trainer killed five times: it ends bit-equal to a run without kills."""
+"""Real roles, a synchronous run: with the trainer killed five times it ends bit-equal to one without."""
 
 import json
 import signal

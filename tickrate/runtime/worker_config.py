@@ -66,9 +66,9 @@ class WorkerConfig:
     ``trainer.start_steps`` steps more. The trainer, which has to be given the option too, makes the updates
     of a round when all its rows are there, saves a checkpoint, and only then hands the weights out: a run
     with one such worker whose environment can be repeated ends bit-equal (on the CPU) however often its
-    trainer was killed. Each round costs one checkpoint (some tens of milliseconds, more where networks are
-    large or the disk is slow). 0 is off: acting never waits for learning. Usual: an episode to some hundreds
-    of steps."""
+    trainer was killed. Each round costs one checkpoint: some tens of milliseconds, more where networks are
+    large or the disk is slow. 0 is off: acting never waits for learning. Usual: 100 to 2000, a few episodes.
+    """
     checksum: bool = False
     """Store a hash of each transition as it was seen, so that the trainer can prove that what it puts
     together is equal. 8 bytes a row, and a few microseconds per KB of observation."""
