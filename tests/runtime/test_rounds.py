@@ -18,6 +18,7 @@ from tickrate.runtime.ledger import Ledger
 from tickrate.runtime.limiter import UpdateLimiter
 from tickrate.runtime.rounds import LOST_END_S, Rounds
 from tickrate.runtime.run_folder import RunFolder, load_state
+from tickrate.testing.faulty_carrier import FaultyCarrier
 from tickrate.wire import messages
 from tickrate.wire.carrier import make_key
 
@@ -133,7 +134,7 @@ SETTINGS = {
 }
 
 
-def run(tmp_path, kills=(), *, chunks=(5,), points=True, **settings):
+def run(tmp_path, kills=(), *, chunks=(5,), points=True, bad_way=None, **settings):
     """Run to the end, the trainer killed and started again at some points; return what it came to.
 
     Args:
@@ -141,11 +142,13 @@ def run(tmp_path, kills=(), *, chunks=(5,), points=True, **settings):
         kills: numbers of the points (`Points`).
         chunks: in what pieces the worker's rows come, in turn.
         points: False leaves the calls as they are.
+        bad_way: a seed: a fifth each of all messages is lost, doubled, delayed.
         settings: further ones.
     """
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(run_folder_module.os, "fsync", lambda file: None)  # no power is cut here
         place = Place(tmp_path, monkeypatch)
+        place.seed = bad_way
         counter = Points(monkeypatch, kills) if points else None
         try:
             return drive(place, counter, chunks, SETTINGS | settings), counter.passed if counter else 0
@@ -253,6 +256,13 @@ def test_a_trainer_killed_at_any_point_ends_where_the_unkilled_one_does(
         assert result == unkilled, f"killed at point {point}"
 
 
+@pytest.mark.parametrize("seed", [10, 200, 3000])
+def test_over_a_bad_way_it_ends_the_same(tmp_path, unkilled, seed):
+    assert run(tmp_path, bad_way=seed, points=False)[0] == unkilled
+    kills = np.random.default_rng(seed).choice(np.arange(1, 400), 5, replace=False)
+    assert run(tmp_path / "killed", kills.tolist(), bad_way=seed)[0] == unkilled
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_five_kills_in_one_run_change_nothing(tmp_path, unkilled, seed):
     kills = np.random.default_rng(seed).choice(np.arange(1, 400), 5, replace=False)
@@ -312,9 +322,10 @@ def test_a_round_for_which_no_update_is_due_ends_with_the_same_weights(place):
 
 
 def test_more_updates_than_a_live_run_would_owe_are_all_made(tmp_path):
-    """2500 steps in one round: a live run forgives what goes beyond 2000 of them."""
+    """2500 steps in one round: a live run forgives what goes beyond 2000 of them. 2400 * 0.5 = 1200."""
     learner = make_learner(tmp_path / "r", start_steps=100, updates_per_step=0.5, synchronous_steps=5)
-    learner.ingest(marked(0, 2500))
+    learner.limiter.add_steps(2490)
+    learner.ingest(marked(0, 10))
     assert (learner.rounds.target, learner.limiter.forgiven) == (1200, 0.0)
 
 
@@ -332,6 +343,18 @@ def test_of_several_waiting_workers_each_is_released(place):
     put(second, marked(9, 5, version=4))
     place.step(30)
     assert min(version(w) for w in (first, second)) >= 5
+
+
+def test_a_policy_that_was_lost_on_the_way_comes_again(place):
+    worker, trainer = place.worker(), place.start_trainer(start_steps=1, synchronous_steps=5)
+    place.step(3)
+    way = trainer._carrier = FaultyCarrier(trainer._carrier, kinds={"weights"}, drop=1.0)
+    put(worker, marked(0, 6))
+    place.step(50)
+    assert (place.learner.version, version(worker)) == (1, 0)
+    way.active = False
+    place.step(int(100 * trainer_module.REMIND_EVERY_S))
+    assert (place.learner.version, version(worker)) == (1, 1)
 
 
 def test_a_run_is_finished_only_with_a_whole_round(tmp_path):

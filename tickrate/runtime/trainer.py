@@ -119,6 +119,8 @@ class Trainer:
         if now >= self._next_word:
             self._next_word = now + REMIND_EVERY_S
             self._say_how_it_stands(learner, now)
+            if learner.rounds.synchronous and self.reception.peers.behind(learner.version):
+                self._send_newest()  # it was lost on the way, and nothing newer comes while they wait for it
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + learner.config.checkpoint_every_s
             if learner.limiter.updates > 0 or self._unsaved is not None:

@@ -290,7 +290,7 @@ class ControlLoop:
                 policy_version=version,
                 extras=extras,
                 flags=flags,
-                final_flags=self._final_flags(evaluation=evaluation),
+                final_flags=self._final_flags(),
             )
             if flags:
                 for name, flag in _COUNTED:
@@ -302,7 +302,7 @@ class ControlLoop:
             if not ended and (ended := self._cut_reason()):
                 # The world goes on without us: the device is made safe first, then the episode is cut.
                 self._env.stop_device()
-                recorder.cut(self._final_flags(evaluation=evaluation))
+                recorder.cut(self._final_flags())
         summary = EpisodeSummary(
             episode=recorder.episode,
             evaluation=evaluation,
@@ -318,9 +318,9 @@ class ControlLoop:
             self._outlet.put_summary(summary)
         return summary
 
-    def _final_flags(self, *, evaluation: bool) -> int:
+    def _final_flags(self) -> int:
         """Return the flags of the final row, should the episode end now: they tell the trainer of a wait."""
-        return int(Flag.ROUND_END) if not evaluation and self._synchronous_due() else 0
+        return int(Flag.ROUND_END) if self._synchronous_due() else 0  # never in an evaluation
 
     def _cut_reason(self) -> str:
         """Return why the running episode has to be cut now, or an empty string."""
