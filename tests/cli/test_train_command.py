@@ -91,6 +91,17 @@ def test_train_then_refuse_resume_and_play(home, capsys):
     assert not (folder / "best.policy").exists()
 
 
+def test_a_run_that_died_among_its_last_updates_is_not_complete(home):
+    assert train("--steps", "60", "--name", "r") == 0
+    folder = home / "runs" / "r"
+    newest = sorted((folder / "checkpoints").iterdir())[-1] / "counters.json"
+    values = json.loads(newest.read_text())
+    assert (values["steps"], values["updates"]) == (60, 40)
+    newest.write_text(json.dumps(values | {"updates": 39}))
+    assert command.main(["train", "--resume", "runs/r"]) == 0
+    assert counters(folder)["updates"] >= 40
+
+
 def test_an_environment_that_cannot_be_made_leaves_no_folder(home, capsys):
     assert (
         command.main(["train", "--env", "Pendulum-v1", "--steps", "9", "--set", "environment.kwargs.x=1"])

@@ -175,8 +175,19 @@ class ListTracker:
         pass
 
 
-def make_learner(path, *, capacity=1000, evaluation_episodes=1, gamma=0.9, journal=False, **config):
-    """Return a learner with a `FixedAlgorithm` in a prepared run folder; ``journal`` keeps rows in a file."""
+def make_learner(
+    path,
+    *,
+    capacity=1000,
+    evaluation_episodes=1,
+    gamma=0.9,
+    n_step=1,
+    journal=False,
+    algorithm=FixedAlgorithm,
+    synchronous_steps=0,
+    **config,
+):
+    """Return a learner with a fresh algorithm in a prepared run folder; ``journal`` keeps rows in a file."""
     folder = RunFolder(path)
     if not folder.checkpoints.exists():
         folder.prepare("refuse")
@@ -184,13 +195,16 @@ def make_learner(path, *, capacity=1000, evaluation_episodes=1, gamma=0.9, journ
     settings = {"start_steps": 1, "publish_every": 2, "checkpoint_every_s": 1e6, "log_every_s": 1e6}
     settings["publish_every_s"] = 1e-6
     return Learner(
-        FixedAlgorithm(),
-        Replay(SCHEMA, capacity, gamma=gamma, n_step=1, seed=5, path=folder.journal if journal else None),
+        algorithm(),
+        Replay(
+            SCHEMA, capacity, gamma=gamma, n_step=n_step, seed=5, path=folder.journal if journal else None
+        ),
         TrainerConfig(**settings | config),
         folder,
         ListTracker(),
         batch_size=4,
         evaluation_episodes=evaluation_episodes,
+        synchronous_steps=synchronous_steps,
     )
 
 

@@ -1,28 +1,19 @@
 """Hub, trainer and worker as processes: in any order, killed, restarted, drained, and every row arrives."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-import yaml
+from process_kit import Roles
 
-import tickrate
-from tickrate.clock import now, sleep
+from tickrate.clock import sleep
 from tickrate.data.records import Segment
 from tickrate.runtime.ledger import Ledger
-from tickrate.runtime.run_folder import RunFolder
-from tickrate.wire.zenoh_hub import _free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
-ROOT = Path(tickrate.__file__).parents[1]
 DEVICE = '''
 import numpy as np
 from gymnasium import spaces
@@ -60,95 +51,33 @@ class Device(RealTimeGymInterface):
     def close(self):
         self.log.close()
 '''
-HUB = """
-import sys
-from tickrate.wire.zenoh_carrier import ZenohHub
-hub = ZenohHub(port=int(sys.argv[1]))
-sys.stdin.read()
-hub.close()
-"""
+EXPERIMENT = {
+    "environment": {
+        "id": "my_device_of_test:Device",
+        "realtime": {"time_step_duration": 0.01, "start_obs_capture": 0.01, "ep_max_length": 50},
+    },
+    "algorithm": {"hidden": [16, 16], "batch_size": 16},
+    "replay": {"capacity": 50_000},
+    "trainer": {
+        "start_steps": 100,
+        "checkpoint_every_s": 2.0,
+        "updates_per_step": 0.1,
+        "priority": "normal",
+    },
+    "worker": {"evaluation": {"every_steps": 0}},
+}
 
 
-class Roles:
-    """The roles of one run, each started as a person would in a terminal of its own."""
+class CountedRoles(Roles):
+    """Roles whose device counts how often it was read."""
 
     def __init__(self, home):
-        self.home, self.port, self.processes = home, _free_port("127.0.0.1"), []
-        (home / "my_device_of_test.py").write_text(DEVICE, encoding="utf-8")
-        realtime = {"time_step_duration": 0.01, "start_obs_capture": 0.01, "ep_max_length": 50}
-        experiment = {
-            "environment": {"id": "my_device_of_test:Device", "realtime": realtime},
-            "algorithm": {"hidden": [16, 16], "batch_size": 16},
-            "replay": {"capacity": 50_000},
-            "trainer": {
-                "start_steps": 100,
-                "checkpoint_every_s": 2.0,
-                "updates_per_step": 0.1,
-                "priority": "normal",
-            },
-            "worker": {"evaluation": {"every_steps": 0}},
-            "network": {"hub": f"tcp/127.0.0.1:{self.port}"},
-            "run": {"name": "r"},
-        }
-        (home / "mine.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
-        self.folder = RunFolder(home / "runs" / "r")
-        self.place = self.folder.worker("arm")
-
-    def begin(self, *command):
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        with (self.home / "output.txt").open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=self.home,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        self.processes.append(process)
-        return process
-
-    def hub(self):
-        return self.begin("-c", HUB, str(self.port))
-
-    def trainer(self):
-        return self.begin("-m", "tickrate", "trainer", "mine.yaml", "--resume")
-
-    def worker(self, *more):
-        return self.begin("-m", "tickrate", "worker", "mine.yaml", "--name", "arm", *more)
-
-    def kill(self, process):
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
-        process.stdin.close()
-
-    def end(self, process, number=signal.SIGTERM, limit_s=40.0):
-        process.send_signal(number)
-        return self.finish(process, limit_s)
-
-    def finish(self, process, limit_s=40.0):
-        try:
-            code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"it did not end\n{self.words}")
-        process.stdin.close()
-        return code
-
-    @property
-    def words(self):
-        logs = "".join(f"== {p.name}\n{p.read_text()}" for p in sorted(self.folder.path.glob("logs/*.log")))
-        return (self.home / "output.txt").read_text() + logs
+        super().__init__(home, DEVICE, EXPERIMENT)
 
     @property
     def reads(self):
         path = self.home / "reads.log"
         return path.stat().st_size if path.exists() else 0
-
-    def wait_for(self, condition, what, limit_s=40.0):
-        deadline = now() + limit_s
-        while not condition():
-            assert now() < deadline, f"no {what}\n{self.words}"
-            sleep(0.05)
 
     def act(self, count=100):
         """Wait until the device has been read so many times more."""
@@ -187,13 +116,9 @@ class Roles:
 
 @pytest.fixture
 def roles(tmp_path):
-    made = Roles(tmp_path)
+    made = CountedRoles(tmp_path)
     yield made
-    for process in made.processes:
-        if process.poll() is None:
-            process.kill()
-        process.wait(10)
-        process.stdin.close()
+    made.close()
 
 
 @pytest.mark.parametrize("order", [("worker", "trainer", "hub"), ("hub", "trainer", "worker")], ids="-".join)

@@ -80,8 +80,9 @@ def time(monkeypatch):
     return time
 
 
-def make(env, outlet, *, evaluation=OFF, schema=SCHEMA, **options):
-    return ControlLoop(env, schema, outlet, WorkerConfig(evaluation=evaluation, **options))
+def make(env, outlet, *, evaluation=OFF, schema=SCHEMA, start_steps=0, **options):
+    config = WorkerConfig(evaluation=evaluation, **options)
+    return ControlLoop(env, schema, outlet, config, start_steps=start_steps)
 
 
 # --- experts ------------------------------------------------------------------------------------------------
@@ -201,11 +202,60 @@ def test_a_synchronous_worker_waits_for_newer_weights_after_so_many_steps(time):
     assert outlet.summaries[3].policy_version == 2
 
 
-def test_the_warm_up_never_waits_and_a_shutdown_ends_the_wait(time):
-    outlet, env = RecordingOutlet(stop_after_episodes=3), ScriptedEnvironment(4)
-    make(env, outlet, synchronous_steps=2).run()
-    assert env.events.count("stop") == 1
+def test_the_warm_up_is_a_round_of_start_steps_more(time):
+    """5 + 6 steps are not there after two episodes of 4; after three the first policy has to come."""
+    outlet, env = RecordingOutlet(stop_after_episodes=5), ScriptedEnvironment(4)
 
+    def on_sleep():
+        assert len(env.actions) == 12
+        outlet.weights = (1, policy_bytes(1, 0.3))
+
+    time.on_sleep = on_sleep
+    make(env, outlet, synchronous_steps=6, start_steps=5).run()
+    assert env.events.count("stop") == 2  # in the wait and at the end: 8 steps with version 1 end the run
+    assert outlet.column("policy_version") == [0] * 15 + [1] * 10
+    assert "synchronous: 12 steps with policy 0, device safe, waiting for newer weights" in outlet.states
+
+
+def test_the_last_row_before_a_wait_ends_the_round_and_no_other_row_does(time):
+    """Rounds of 5 steps and more: an episode of 6; of 2 and 4; of 3, cut by a pause at its fifth step."""
+    outlet = RecordingOutlet(stop_after_episodes=6)
+    outlet.weights = (1, policy_bytes(1))
+
+    def on_sleep():
+        if outlet.paused:
+            outlet.paused = False  # the pause is over; the wait begins
+        else:
+            outlet.weights = (outlet.weights[0] + 1, policy_bytes(1))
+
+    time.on_sleep = on_sleep
+    env = ScriptedEnvironment(
+        *(6, 2, 4, 9, 1), on_step=lambda n: setattr(outlet, "paused", n == 16), truncates=True
+    )
+    make(env, outlet, synchronous_steps=5).run()
+    ends = [row for row in outlet.rows if row["flags"] & Flag.ROUND_END]
+    assert all(row["flags"] & Flag.FINAL for row in ends)
+    assert [(int(row["episode"]), int(row["step"])) for row in ends] == [(0, 6), (2, 4), (3, 5)]
+    assert [summary.ended for summary in outlet.summaries][3] == "paused"
+    assert [int(row["policy_version"]) for row in ends] == [1, 2, 3]
+
+
+def test_a_synchronous_worker_evaluates_after_its_wait_and_marks_no_evaluation(time):
+    outlet = RecordingOutlet(stop_after_episodes=4)
+    outlet.weights = (1, policy_bytes(1))
+    time.on_sleep = lambda: setattr(outlet, "weights", (outlet.weights[0] + 1, policy_bytes(1)))
+    env = ScriptedEnvironment(4)
+    evaluation = EvaluationConfig(every_steps=3, after_best=False)
+    make(env, outlet, synchronous_steps=4, evaluation=evaluation).run()
+    # Four steps with version 1, the wait, and then what came in it is evaluated before it trains.
+    kinds = [(summary.evaluation, summary.policy_version) for summary in outlet.summaries]
+    assert kinds == [(False, 1), (True, 2), (False, 2), (True, 3)]
+    ends = [row for row in outlet.rows if row["flags"] & Flag.ROUND_END]
+    assert [int(row["policy_version"]) for row in ends] == [1, 2]
+    assert not any(row["flags"] & Flag.EVALUATION for row in ends)
+
+
+def test_a_shutdown_ends_the_wait(time):
     outlet, env = RecordingOutlet(), ScriptedEnvironment(4)
     outlet.weights = (1, policy_bytes(1))
     time.on_sleep = lambda: setattr(outlet, "shutdown", True)
@@ -277,6 +327,8 @@ def test_a_schema_of_the_other_mode_is_refused():
         ({"actor": "a:B", "remote": {"enabled": True}}, "the remote side acts"),
         ({"purpose": "test", "synchronous_steps": 5}, "does not train"),
         ({"synchronous_steps": -1}, "synchronous_steps is -1"),
+        ({"synchronous_steps": 5, "max_policy_age_s": 3}, "synchronous_steps and max_policy_age_s are both"),
+        ({"synchronous_steps": 5, "remote": {"enabled": True}}, "synchronous_steps and remote.enabled are"),
         ({"takeover_max_step": 0.1}, "takeover names no operator"),
         ({"takeover": "a:B", "takeover_max_step": -1}, "takeover_max_step is -1"),
         ({"chunks": {"horizon": 8}}, "our own policy answers with single actions"),

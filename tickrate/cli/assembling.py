@@ -8,6 +8,7 @@ from tickrate.errors import RunFolderError
 from tickrate.runtime.assembly import LearnerParts
 from tickrate.runtime.environments import is_live, realtime_config
 from tickrate.runtime.learner import Learner
+from tickrate.runtime.limiter import UpdateLimiter
 from tickrate.runtime.run_folder import OnExisting, RunFolder, load_state, write_atomically
 from tickrate.tracking import plots
 from tickrate.tracking.jsonl import JsonlTracker
@@ -25,6 +26,7 @@ def learner_parts(experiment: Experiment) -> LearnerParts:
         evaluation_episodes=experiment.worker.evaluation.episodes,
         seed=experiment.run.seed,
         journal=experiment.journal,
+        synchronous_steps=experiment.worker.synchronous_steps,
     )
 
 
@@ -80,8 +82,11 @@ def _check_unfinished(experiment: Experiment, folder: RunFolder) -> None:
     checkpoint, total = folder.latest_checkpoint(), experiment.trainer.total_steps
     if checkpoint is None or total is None:
         return
-    steps = int(load_state(checkpoint)[1].get("steps", 0))
-    if steps >= total:
+    counters = load_state(checkpoint)[1]
+    limiter = UpdateLimiter(experiment.trainer.updates_per_step, experiment.trainer.start_steps)
+    limiter.steps = steps = int(counters.get("steps", 0))
+    limiter.updates, limiter.forgiven = int(counters.get("updates", 0)), float(counters.get("forgiven", 0.0))
+    if steps >= total and not limiter.owes(total):  # killed among the last updates, it has those to make
         raise RunFolderError(
             f"{folder.path} has made {steps} steps, its limit is {total}: "
             f"give it more with --steps {2 * steps}"

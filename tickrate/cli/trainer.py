@@ -76,7 +76,6 @@ def main(arguments: Sequence[str]) -> int:
             ledger,
             build,
             assembling.draw_pictures,
-            synchronous_steps=experiment.worker.synchronous_steps,
             diagnose=watch.reason,
             lag_alarm_s=experiment.trainer.policy_lag_alarm_s,
             contract=EnvironmentContract.load(folder.contract) if resume else None,

@@ -106,6 +106,7 @@ def _act(
             worker=options.index,
             boot=boot,
             seed=experiment.run.seed,
+            start_steps=experiment.trainer.start_steps,
             link=outlet,
         )
         companion = Child(

@@ -85,6 +85,14 @@ class Experiment:
     run: RunConfig = field(default_factory=RunConfig)
     """Files, seed and mode."""
 
+    def __post_init__(self) -> None:
+        """Refuse sections that do not go together."""
+        if self.worker.synchronous_steps and self.replay.storage == "memory":
+            raise ConfigError(
+                "worker.synchronous_steps is set, but replay.storage is memory: a killed trainer would wait "
+                "for rows of the round that it has taken in and lost; leave replay.storage at auto or journal"
+            )
+
     @property
     def folder(self) -> Path:
         """Path of the run folder."""
@@ -100,7 +108,8 @@ class Experiment:
     def journal(self) -> bool:
         """Whether the replay is kept in the run folder's journal."""
         storage = self.replay.storage
-        return storage == "journal" or (storage == "auto" and not self.serial)
+        separate = not self.serial or self.worker.synchronous_steps > 0  # never in one process
+        return storage == "journal" or (storage == "auto" and separate)
 
 
 def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:

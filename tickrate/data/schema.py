@@ -65,6 +65,8 @@ class Flag(IntFlag):
     """The row comes from an expert worker: an actor of its own chose the action, which never learns."""
     FALLBACK = 128
     """Nobody chose the action in time (remote inference, an empty chunk): the declared fallback was sent."""
+    ROUND_END = 256
+    """Of a FINAL row: a synchronous worker acts no further before it has newer weights."""
 
 
 @dataclass(frozen=True)

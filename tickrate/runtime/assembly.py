@@ -36,6 +36,7 @@ class LearnerParts:
         evaluation_episodes: episodes of one evaluation.
         seed: seed of networks and sampling.
         journal: keep the replay in the run folder's journal, where it survives a kill.
+        synchronous_steps: steps of the rounds of a synchronous run; 0: there are none.
     """
 
     algorithm: str
@@ -45,6 +46,7 @@ class LearnerParts:
     evaluation_episodes: int
     seed: int
     journal: bool = False
+    synchronous_steps: int = 0
 
     def build(
         self,
@@ -88,6 +90,7 @@ class LearnerParts:
             evaluation_episodes=self.evaluation_episodes,
             mirror=mirror_of(contract) if self.replay.mirror else None,
             return_scale=self._return_scale(),
+            synchronous_steps=self.synchronous_steps,
         )
         if started is not None:
             learner.began_at(started)

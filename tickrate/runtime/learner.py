@@ -23,11 +23,16 @@ from tickrate.runtime.episode_log import EpisodeLog
 from tickrate.runtime.figures import Rate, StepTiming
 from tickrate.runtime.learner_config import TrainerConfig
 from tickrate.runtime.limiter import UpdateLimiter
+from tickrate.runtime.rounds import NO_BACKLOG, Rounds
 from tickrate.runtime.run_folder import RunFolder, load_state, save_state, write_atomically
 from tickrate.tracking.tracker import Tracker
 
 KEPT_POLICIES = 512
 """Published policies kept in memory, so that the one that did best in an evaluation can still be saved."""
+
+
+HANDED_OUT = "handed_out.policy"
+"""Name of the newest published policy in the checkpoint of a synchronous run."""
 
 
 class Learner:
@@ -44,6 +49,8 @@ class Learner:
         evaluation_episodes: episodes that make one evaluation; the worst of them is a policy's score.
         mirror: left-right symmetry to augment batches with, or None.
         return_scale: scales rewards as they are sampled, or None.
+        synchronous_steps: steps of a worker's rounds; above 0 rows are taken in one by one, so that nothing
+            depends on how they came together.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Learner:
         evaluation_episodes: int = 1,
         mirror: Mirror | None = None,
         return_scale: ReturnScale | None = None,
+        synchronous_steps: int = 0,
     ) -> None:
         self.algorithm = algorithm
         self.replay = replay
@@ -72,6 +80,9 @@ class Learner:
         self._paths = [(field.name, f"o/{field.name}") for field in replay.schema.observation]
         self._evaluation_episodes = evaluation_episodes
         self.limiter = UpdateLimiter(config.updates_per_step, config.start_steps)
+        self.rounds = Rounds(synchronous_steps)
+        if self.rounds.synchronous:
+            self.limiter.backlog_steps = NO_BACKLOG
         self.version = 0
         self.best_score = -np.inf
         self.best_version = 0
@@ -112,6 +123,9 @@ class Learner:
         Returns:
             Which rows are new, ``(n,)``; the others were there already and are not counted again.
         """
+        if self.rounds.synchronous and len(rows) > 1:
+            # Sums round by their grouping, and the journal's ring gives up whole commits.
+            return np.concatenate([self.ingest(rows[i : i + 1]) for i in range(len(rows))])
         new = self.replay.add(rows)
         self._account(_those(rows, new))
         return new
@@ -131,6 +145,7 @@ class Learner:
                 self._return_scale.observe(training)
             self.policy_of(training[-1])
         self._timing.add(acted)
+        self.rounds.note(rows, self.limiter)
 
     def policy_of(self, row: Any, clock_offset_s: float | None = 0.0) -> tuple[int, float | None]:
         """Return which policy chose an action and how old it was then; note it for the metrics.
@@ -211,14 +226,20 @@ class Learner:
         self._rate.count()
         return True
 
-    def publish_due(self, *, at_once: bool = False) -> bool:
-        """Tell whether enough updates (``at_once``: one) were made for a new policy to be handed out."""
-        return self.limiter.updates - self._published_at >= (1 if at_once else self.config.publish_every)
+    @property
+    def may_go_on(self) -> bool:
+        """Whether there is something to do without waiting for rows: an update, or the end of a round."""
+        return self.rounds.target is not None if self.rounds.synchronous else self.limiter.may_update()
+
+    def publish_due(self) -> bool:
+        """Tell whether enough updates were made for a new policy to be handed out."""
+        return self.limiter.updates - self._published_at >= self.config.publish_every
 
     def publish(self) -> tuple[int, bytes]:
         """Return (version, policy) of the weights as they are now; versions grow by one."""
         self.version += 1
         self._published_at = self.limiter.updates
+        self.rounds.finish(self.limiter)
         weights = self.algorithm.policy_bytes(self.version)
         self._policies[self.version] = (weights, clock.now())
         while len(self._policies) > KEPT_POLICIES:
@@ -226,11 +247,19 @@ class Learner:
         return self.version, weights
 
     @property
+    def handed_out(self) -> tuple[int, bytes] | None:
+        """The newest policy (version, bytes) as it was published, None if it is not known any more."""
+        kept = self._policies.get(self.version)
+        return None if kept is None else (self.version, kept[0])
+
+    @property
     def finished(self) -> bool:
         """Whether the limit of steps is reached and the updates due by then are made, or the time is over."""
         total, limit = self.config.total_steps, self.config.time_limit_s
         elapsed = clock.now() - self._started
         enough = total is not None and self.limiter.steps >= total and not self.limiter.owes(total)
+        if self.rounds.synchronous and self.rounds.target is None:
+            enough = False  # a run ends with a whole round
         return enough or (limit is not None and elapsed >= limit)
 
     # --- books
@@ -278,8 +307,11 @@ class Learner:
             "overruns": self._timing.overruns,
             "rows": self.replay.rows_added,
             "return_scale": None if self._return_scale is None else self._return_scale.state(),
+            "round_target": self.rounds.target,
         }
         save_state(temporary, self.algorithm.state(), counters)
+        if self.rounds.synchronous and (policy := self.handed_out) is not None:
+            write_atomically(temporary / HANDED_OUT, policy[1])  # the weights may have gone on since
         folder = self.folder.finish_checkpoint(temporary, step)
         write_atomically(self.folder.latest_policy, self.algorithm.policy_bytes(self.version))
         return folder
@@ -299,6 +331,8 @@ class Learner:
             if (counters["return_scale"] is None) != (self._return_scale is None):
                 raise ValueError("replay.return_limit was switched on or off since")
             best_score = -np.inf if best is None else float(best)
+            target = counters.get("round_target")  # checkpoints of older releases have none
+            target = None if target is None else int(target)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
                 f"checkpoint {checkpoint}: counters.json lacks a number: {error!r}"
@@ -310,8 +344,10 @@ class Learner:
         self.limiter.steps = int(numbers["steps"])
         self.limiter.updates = int(numbers["updates"])
         self.limiter.forgiven = numbers["forgiven"]
-        self._published_at = int(numbers["published_at"])
+        self._published_at, self.rounds.target = int(numbers["published_at"]), target
+        self.rounds.began_at_step = self.limiter.steps
         self.version = int(numbers["version"])
+        self._recall_handed_out(checkpoint)
         self.best_score, self.best_version = best_score, int(numbers["best_version"])
         self._timing.overruns = int(numbers["overruns"])
         # A trainer that died and was started again within one command has not taken the time twice.
@@ -329,8 +365,18 @@ class Learner:
     def _account_from(self, number: int) -> None:
         """Count the rows that the journal got after a checkpoint, as if they had just come."""
         replay = self.replay
-        for begin in range(max(number, replay.oldest_row), replay.rows_added, 1024):
-            self._account(replay.read(np.arange(begin, min(begin + 1024, replay.rows_added))))
+        count = 1 if self.rounds.synchronous else 1024
+        for begin in range(max(number, replay.oldest_row), replay.rows_added, count):
+            self._account(replay.read(np.arange(begin, min(begin + count, replay.rows_added))))
+
+    def _recall_handed_out(self, checkpoint: Path) -> None:
+        """Know again what the workers act with: it goes out once more under the same version."""
+        path = checkpoint / HANDED_OUT
+        try:
+            if path.exists():
+                self._policies[self.version] = (path.read_bytes(), clock.now())
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be read: {error}") from error
 
     def _recall_best(self) -> None:
         """Take the best score from beside the best policy: it may have been found after the checkpoint."""

@@ -121,6 +121,11 @@ class Peers:
         """Return the admitted workers, by the order of their first coming."""
         return list(self._peers.values())
 
+    def behind(self, version: int) -> bool:
+        """Tell whether a training worker says that it has an older policy than this version."""
+        said = (p.status.metrics for p in self.all() if p.status is not None and p.hello.purpose == "train")
+        return any(metrics.get("worker/policy_version", version) < version for metrics in said)
+
     def of(self, message: messages.Message) -> Peer | None:
         """Return the peer that sent a message, None if it is not (or no longer) admitted."""
         peer = self._peers.get(message.worker)

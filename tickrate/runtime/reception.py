@@ -123,6 +123,20 @@ class Reception:
         return 0 if self._arrivals is None else self._arrivals.spoilt_rows
 
     @property
+    def lost_rows(self) -> int:
+        """Rows that will never be stored, as far as is known: dropped on their way, or left out as spoilt."""
+        dropped = 0.0
+        for peer in self.peers.all():
+            said = 0.0 if peer.status is None else peer.status.metrics.get("worker/dropped_rows", 0.0)
+            dropped += max(said, float(peer.receiver.lost))
+        return int(dropped) + self.spoilt_rows
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds since the last row was stored; infinite before the first."""
+        return clock.now() - max((peer.stored_at for peer in self.peers.all()), default=-np.inf)
+
+    @property
     def waiting(self) -> bool:
         """Whether something has arrived that was not taken in yet."""
         return bool(len(self._rows) or len(self._reports))

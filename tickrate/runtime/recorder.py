@@ -76,6 +76,7 @@ class Recorder:
         policy_version: int = 0,
         extras: Mapping[str, Any] | None = None,
         flags: int = 0,
+        final_flags: int = 0,
     ) -> None:
         """Complete the row of the last observation with what came of it, and begin the next.
 
@@ -89,6 +90,7 @@ class Recorder:
             policy_version: version of the policy that chose the action; 0 is the warm-up.
             extras: further values that the actor gave (log-probabilities, ...), as the schema has them.
             flags: further `Flag` bits of this step (`Flag.TAKEOVER`, `Flag.FALLBACK`).
+            final_flags: further `Flag` bits of the final row, if the step ends the episode.
         """
         row = self._row
         flags |= self._episode_flags
@@ -115,10 +117,10 @@ class Recorder:
         self._emit(flags)
         self._observe(observation)
         if terminated or truncated:
-            self.cut()
+            self.cut(final_flags)
 
-    def cut(self) -> None:
-        """End the episode here: write its last observation as the final one.
+    def cut(self, flags: int = 0) -> None:
+        """End the episode here: write its last observation as the final one, with further ``flags``.
 
         Called between two steps it cuts an episode that neither terminated nor reached a limit (a pause); the
         transition before stays usable and bootstraps from this observation.
@@ -127,7 +129,7 @@ class Recorder:
         self._row["reward"] = 0.0
         if self._checksum:
             self._row[f"x/{CHECKSUM}"] = 0
-        self._emit(self._episode_flags | Flag.FINAL)
+        self._emit(self._episode_flags | Flag.FINAL | flags)
 
     def _observe(self, observation: Leaves) -> None:
         for column, path, stack in self._paths:

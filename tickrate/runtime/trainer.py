@@ -38,9 +38,6 @@ class Trainer:
         ledger: the streams of the run.
         build: makes the learner once the environment's contract is known.
         finish: called with the learner at each checkpoint and at the end (pictures).
-        synchronous_steps: after so many steps workers wait for a new policy (0: they never wait): one is
-        handed
-            out as soon as all due updates are made.
         lag_alarm_s: policy lag of a worker that raises the alarm, in seconds.
         diagnose: says why the hub is not reached; raises if it never will be.
         contract: what the workers of a resumed run act in; that of a new one is its first worker's.
@@ -54,21 +51,20 @@ class Trainer:
         build: Callable[[EnvironmentContract], Learner],
         finish: Callable[[Learner], None],
         *,
-        synchronous_steps: int = 0,
         lag_alarm_s: float = 30.0,
         diagnose: Callable[[], str] = lambda: "",
         contract: EnvironmentContract | None = None,
     ) -> None:
         self._carrier, self._run, self._build, self._finish = carrier, run, build, finish
-        self._synchronous_steps, self._lag_alarm_s = synchronous_steps, lag_alarm_s
-        self._steps_published = 0
+        self._lag_alarm_s = lag_alarm_s
         self._diagnose = diagnose
         self._boot = messages.new_boot()
         self._sequence = 0
         self._newest: bytes | None = None
+        self._unsaved: tuple[int, bytes] | None = None  # a round's policy, handed out once it is saved
         self._trouble = ""
         self._next_publication = 0.0
-        self._next_status = self._next_log = self._next_checkpoint = 0.0
+        self._next_status = self._next_log = self._next_checkpoint = self._next_pictures = 0.0
         self._next_word = clock.now() + REMIND_EVERY_S
         self.reception = Reception(carrier, run, self._boot, ledger, self._open, self._send_newest)
         self.reception.peers.contract = contract
@@ -106,13 +102,13 @@ class Trainer:
 
     def step(self, learner: Learner) -> None:
         """Take in what arrived, make one update if it is due, publish and save when it is time."""
-        idle = not learner.limiter.may_update() or learner.finished
-        self.reception.receive(IDLE_WAIT_S if idle else 0.0)
+        busy = learner.may_go_on and self._unsaved is None and not learner.finished
+        self.reception.receive(0.0 if busy else IDLE_WAIT_S)
         if not learner.finished:
-            learner.update_if_due()
-            due = learner.publish_due() and clock.now() >= self._next_publication
-            if (due or self._waited_for(learner)) and self.reception.settled:
-                self._publish_weights(learner)
+            if learner.rounds.synchronous:
+                self._learn_in_rounds(learner)
+            else:
+                self._learn_as_rows_come(learner)
         now = clock.now()
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
@@ -123,37 +119,54 @@ class Trainer:
         if now >= self._next_word:
             self._next_word = now + REMIND_EVERY_S
             self._say_how_it_stands(learner, now)
+            if learner.rounds.synchronous and self.reception.peers.behind(learner.version):
+                self._send_newest()  # it was lost on the way, and nothing newer comes while they wait for it
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + learner.config.checkpoint_every_s
-            if learner.limiter.updates > 0:
-                self._save(learner)
+            if learner.limiter.updates > 0 or self._unsaved is not None:
+                self._save(learner, now)
+
+    def _learn_as_rows_come(self, learner: Learner) -> None:
+        """Make an update if one is due; publish every so often, and at once when a worker waits for it."""
+        learner.update_if_due()
+        due = learner.publish_due() and clock.now() >= self._next_publication
+        waited_for = learner.rounds.target is not None and not learner.limiter.may_update()
+        if (due or waited_for) and self.reception.settled:
+            self._send_weights(learner, learner.publish())
+
+    def _learn_in_rounds(self, learner: Learner) -> None:
+        """Make an update of a complete round; after the last one save, and hand out what was saved.
+
+        In this order, so that no worker ever acts with weights that a kill can undo.
+        """
+        rounds, limiter = learner.rounds, learner.limiter
+        if self._unsaved is not None:
+            return
+        if rounds.end_lost(self.reception.lost_rows, self.reception.quiet_s):
+            _log.warning("rows were lost, and none come any more: the round is taken for complete")
+            rounds.complete(limiter)
+        if rounds.target is None or not self.reception.settled:
+            return
+        if limiter.updates >= rounds.target or not learner.update_if_due():
+            self._unsaved = learner.publish()
+            self._next_checkpoint = clock.now()
 
     def _say_how_it_stands(self, learner: Learner, now: float) -> None:
         """Log one line for who reads along in a terminal: who is there, what comes, what is learned."""
         peers = self.reception.peers.all()
         silent = [peer for peer in peers if now - peer.heard_at > STALLED_AFTER_S]
         _log.info(
-            "%d steps, %d updates, policy %d; %d of %d workers, %.1f rows/s%s%s",
+            "%d steps, %d updates, policy %d%s; %d of %d workers, %.1f rows/s%s%s",
             learner.limiter.steps,
             learner.limiter.updates,
             learner.version,
+            learner.rounds.words(learner.limiter),
             len(peers) - len(silent),
             len(peers),
             sum(peer.rate.per_second() for peer in peers),
             "".join(f"; {peer.name} silent for {now - peer.heard_at:.0f} s" for peer in silent),
             "" if self._carrier.connected else f"; no hub: {self._diagnose() or 'dialling'}",
         )
-
-    def _waited_for(self, learner: Learner) -> bool:
-        """Tell whether a synchronous worker may be waiting and everything due is done.
-
-        After as many steps as a worker makes before it waits, the weights go out even unchanged: it would
-        wait for ever for an update that is not due.
-        """
-        if self._synchronous_steps == 0 or learner.version == 0 or learner.limiter.may_update():
-            return False
-        enough = learner.limiter.steps - self._steps_published >= self._synchronous_steps
-        return enough or learner.publish_due(at_once=True)
 
     def _wait_for_worker(self, since: float) -> None:
         self.reception.receive(IDLE_WAIT_S)
@@ -174,9 +187,12 @@ class Trainer:
         self._next_checkpoint = clock.now() + learner.config.checkpoint_every_s
         self._next_log = clock.now() + learner.config.log_every_s
         # A resumed run acts on with what it had learned. One that had saved nothing yet has only its rows:
-        # the workers go on with the policy that they have.
-        if learner.version > 0 and learner.limiter.updates > 0:
-            self._publish_weights(learner)
+        # the workers go on with the policy that they have. In rounds the same policy goes out again.
+        policy = learner.handed_out
+        if policy is None and learner.version > 0 and learner.limiter.updates > 0:
+            policy = learner.publish()
+        if policy is not None:
+            self._send_weights(learner, policy)
         return learner
 
     def _receive_last(self) -> None:
@@ -206,11 +222,16 @@ class Trainer:
             self._trouble = f"no metrics could be written ({error})"
             _log.error("%s", self._trouble)
 
-    def _save(self, learner: Learner) -> None:
+    def _save(self, learner: Learner, now: float) -> None:
         """Write a checkpoint; a full disk is reported and tried again, and does not end the run."""
         try:
             learner.save()
-            self._finish(learner)
+            if self._unsaved is not None:
+                self._send_weights(learner, self._unsaved)
+                self._unsaved = None
+            if now >= self._next_pictures:  # not at every round
+                self._next_pictures = now + learner.config.checkpoint_every_s
+                self._finish(learner)
             self._trouble = ""
         except OSError as error:
             self._trouble = f"no checkpoint could be written ({error}); trying again"
@@ -219,10 +240,9 @@ class Trainer:
 
     # --- what goes out ---------------------------------------------------------------------------------
 
-    def _publish_weights(self, learner: Learner) -> None:
-        self._steps_published = learner.limiter.steps
+    def _send_weights(self, learner: Learner, policy: tuple[int, bytes]) -> None:
+        version, weights = policy
         self._next_publication = clock.now() + learner.config.publish_every_s
-        version, weights = learner.publish()
         self._newest = messages.encode(
             messages.make_weights(
                 weights, run=self._run, worker=TRAINER, boot=self._boot, version=version, created=clock.now()

@@ -49,6 +49,8 @@ class ControlLoop:
         boot: how often this worker was started before.
         seed: seed of warm-up, exploration and the first reset.
         max_steps: stop after that many training steps (serial runs); None acts until ordered to stop.
+        start_steps: training steps that the trainer waits for before its first update; a synchronous worker
+            warms up for so many steps more than a round has.
         link: the registers of remote inference, if this worker has a companion (a `SharedOutlet` is one).
 
     Raises:
@@ -66,6 +68,7 @@ class ControlLoop:
         boot: int = 0,
         seed: int = 0,
         max_steps: int | None = None,
+        start_steps: int = 0,
         link: InferenceLink | None = None,
     ) -> None:
         if config.checksum != has_checksum(schema):
@@ -84,7 +87,7 @@ class ControlLoop:
         )
         flags = int(Flag.EXPERT) if config.purpose == "expert" else 0
         self._recorder = Recorder(schema, worker, boot * EPISODES_PER_BOOT, outlet.put_row, flags=flags)
-        self._max_steps = max_steps
+        self._max_steps, self._start_steps = max_steps, start_steps
         self._evaluated_at_step = 0
         self._best_score = -np.inf
         self._promising = False
@@ -113,10 +116,10 @@ class ControlLoop:
                     self._wait_for_policy()
                 elif self._config.purpose == "test":
                     self._test()
+                elif self._synchronous_due():  # before an evaluation, which would look for newer weights
+                    self._wait_for_update()
                 elif self._evaluation_due():
                     self._evaluate()
-                elif self._synchronous_due():
-                    self._wait_for_update()
                 else:
                     self._train()
         except DeviceLost:
@@ -190,7 +193,9 @@ class ControlLoop:
 
     def _synchronous_due(self) -> bool:
         most, seat = self._config.synchronous_steps, self._seat
-        return most > 0 and seat.version > 0 and seat.steps_with_weights >= most
+        if seat.version == 0:  # the first weights come of a whole round of updates
+            most += self._start_steps if most else 0
+        return most > 0 and seat.steps_with_weights >= most
 
     def _wait_for_update(self) -> None:
         seat = self._seat
@@ -269,6 +274,7 @@ class ControlLoop:
             if takeover is not None:
                 action, flags = takeover.choose(observation, action, flags)
             observation, reward, terminated, truncated, info = self._env.step(action)
+            seat.steps += not evaluation
             applied = info.get("applied_action", action)
             if takeover is not None:
                 takeover.applied(applied)
@@ -284,6 +290,7 @@ class ControlLoop:
                 policy_version=version,
                 extras=extras,
                 flags=flags,
+                final_flags=self._final_flags(),
             )
             if flags:
                 for name, flag in _COUNTED:
@@ -291,12 +298,11 @@ class ControlLoop:
                         counts[name] = counts.get(name, 0.0) + 1.0
             total += reward
             steps += 1
-            seat.steps += not evaluation
             ended = end_of(terminated, truncated, info)
             if not ended and (ended := self._cut_reason()):
                 # The world goes on without us: the device is made safe first, then the episode is cut.
                 self._env.stop_device()
-                recorder.cut()
+                recorder.cut(self._final_flags())
         summary = EpisodeSummary(
             episode=recorder.episode,
             evaluation=evaluation,
@@ -311,6 +317,10 @@ class ControlLoop:
         if steps > 0:  # an episode that was cut before its first step leaves nothing
             self._outlet.put_summary(summary)
         return summary
+
+    def _final_flags(self) -> int:
+        """Return the flags of the final row, should the episode end now: they tell the trainer of a wait."""
+        return int(Flag.ROUND_END) if self._synchronous_due() else 0  # never in an evaluation
 
     def _cut_reason(self) -> str:
         """Return why the running episode has to be cut now, or an empty string."""

@@ -64,8 +64,14 @@ class WorkerConfig:
     """Largest change of the command per step after a handover, in either direction, in action units, until
     the new driver's command is reached; 0 is off. Usual: 5 to 20 % of the action's range."""
     synchronous_steps: int = 0
-    """Synchronous mode: after so many training steps with the same weights the worker finishes its episode,
-    makes the device safe and waits for newer weights. 0 is off: acting never waits for learning."""
+    """Synchronous mode: after so many training steps with the same weights (a *round*) the worker finishes
+    its episode, makes the device safe and waits for newer weights; the warm-up is a round of
+    ``trainer.start_steps`` steps more. The trainer, which has to be given the option too, makes the updates
+    of a round when all its rows are there, saves a checkpoint, and only then hands the weights out: a run
+    with one such worker whose environment can be repeated ends bit-equal (on the CPU) however often its
+    trainer was killed. Each round costs one checkpoint: some tens of milliseconds, more where networks are
+    large or the disk is slow. 0 is off: acting never waits for learning. Usual: 100 to 2000, a few episodes.
+    """
     checksum: bool = False
     """Store a hash of each transition as it was seen, so that the trainer can prove that what it puts
     together is equal. 8 bytes a row, and a few microseconds per KB of observation."""
@@ -109,6 +115,12 @@ class WorkerConfig:
         if self.synchronous_steps and self.purpose != "train":
             raise ConfigError(
                 f"synchronous_steps is set, but a worker of purpose {self.purpose!r} does not train"
+            )
+        if self.synchronous_steps and (self.max_policy_age_s or self.remote.enabled):
+            other = "remote.enabled" if self.remote.enabled else "max_policy_age_s"
+            raise ConfigError(
+                f"synchronous_steps and {other} are both set: the trainer hands out weights only when a "
+                "round of steps is complete, so that a worker that stops before waits for ever: leave one out"
             )
         self._check_actor()
 
