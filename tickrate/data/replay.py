@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tickrate.data.batch import Batch
+from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.data.checksums import Verdict, compare, has_checksum
 from tickrate.data.nstep import NStepIndex
 from tickrate.data.records import Segment
 from tickrate.data.sampling import assemble, draw, earlier
 from tickrate.data.schema import Flag, RecordSchema, Rows, taken
+from tickrate.data.sequences import assemble_sequences, walk
 from tickrate.data.snapshot import read_snapshot, write_snapshot
 from tickrate.errors import ConfigError, RecordError
 from tickrate.trees import Leaves
@@ -230,20 +231,45 @@ class Replay:
         with self._lock:
             slots = draw(self._index, batch_size, self._rng)
             entries = self._index.entries.take(slots)
-            rows, frames = self._gather(slots, entries["bootstrap"])
+            rows, frames = self._gather(np.concatenate((slots, entries["bootstrap"])))
             newest = self._segment.head - 1
-        behind = (newest - slots) % self._capacity
-        return assemble(self.schema, rows, frames, entries, newest - behind)
+        return assemble(self.schema, rows, frames, entries, self._numbers(slots, newest))
 
-    def _gather(self, slots: NDArray[np.int64], following: NDArray[Any]) -> tuple[Rows, Leaves]:
-        """Return the heads of rows and of as many later ones, and what is stored apart, stacks rebuilt."""
-        both = np.concatenate((slots, following))
-        rows = self._segment.rows.take(both)
+    def sample_sequences(self, batch_size: int, length: int) -> SequenceBatch:
+        """Return ``batch_size`` sequences of ``length`` steps; each row that `sample` could draw begins one.
+
+        First rows are drawn uniformly, with replacement. A sequence follows its episode and ends with it.
+
+        Args:
+            batch_size: sequences, at least 1.
+            length: steps of each, at least 1; fewer are real where the episode has no more.
+
+        Raises:
+            ConfigError: if an argument is below 1 or there is nothing to sample yet.
+        """
+        if length < 1:
+            raise ConfigError(f"cannot sample sequences of {length} steps: ask for at least 1")
+        with self._lock:
+            slots = walk(self._index, draw(self._index, batch_size, self._rng), length)
+            rows, frames = self._gather(slots.reshape(-1))
+            newest = self._segment.head - 1
+        shape = slots.shape
+        frames = {name: values.reshape(*shape, *values.shape[1:]) for name, values in frames.items()}
+        numbers = self._numbers(slots, newest)
+        return assemble_sequences(self.schema, rows.reshape(shape), frames, numbers, self.gamma)
+
+    def _gather(self, slots: NDArray[np.int64]) -> tuple[Rows, Leaves]:
+        """Return the heads of rows, and what is stored apart, stacks rebuilt."""
+        rows = self._segment.rows.take(slots)
         frames = {
-            name: self._segment.frames[name].take(earlier(self._index, both, field.stack), axis=0)
+            name: self._segment.frames[name].take(earlier(self._index, slots, field.stack), axis=0)
             for name, field in self.schema.apart.items()
         }
         return rows, frames
+
+    def _numbers(self, slots: NDArray[np.int64], newest: int) -> NDArray[np.int64]:
+        """Return the numbers of the rows that were in these slots when ``newest`` was the newest row."""
+        return newest - (newest - slots) % self._capacity
 
     def verify(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Compare transitions, put together as `sample` would, with the hashes that the worker made of them.
@@ -269,7 +295,7 @@ class Replay:
             slots = numbers % self._capacity
             known = self._index.sampleable[slots]
             slots = slots[known]
-            rows, frames = self._gather(slots, self._index.following(slots))
+            rows, frames = self._gather(np.concatenate((slots, self._index.following(slots))))
             entries = self._index.entries.take(slots)
         batch = assemble(self.schema, rows, frames, entries, numbers[known])
         verdicts[known] = compare(self.schema, rows[: len(slots)], batch)
