@@ -1,4 +1,4 @@
-"""A strategy for what a replay may be given: interleaved streams, both ends, breaks, lost and repeated rows."""
+"""A strategy for what a replay may be given: streams mixed, both ends, breaks, lost and repeated rows."""
 
 from hypothesis import strategies as st
 from naive_replay import episode_keys

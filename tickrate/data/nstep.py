@@ -56,6 +56,12 @@ class NStepIndex:
         self._tail_of: dict[int, int] = {}
         self._tails = _no_tails(16)
 
+    @staticmethod
+    def bytes_per_row(history: int) -> int:
+        """Return the memory that the index takes for each slot of the ring."""
+        links = 2 * np.dtype(np.uint32).itemsize
+        return ENTRY.itemsize + links + np.dtype(np.bool_).itemsize + (1 if history else 0)
+
     # --- streams -------------------------------------------------------------------------------------------
 
     def streams(self) -> dict[int, tuple[int, int]]:

@@ -36,6 +36,7 @@ def assemble_sequences(
     frames: Mapping[str, NDArray[Any]],
     numbers: NDArray[np.int64],
     gamma: float,
+    weights: NDArray[np.float32] | None = None,
 ) -> SequenceBatch:
     """Split gathered rows into a sequence batch's arrays.
 
@@ -45,6 +46,7 @@ def assemble_sequences(
         frames: what is stored apart, by name in the row, ``(B, T + 1, ...)``.
         numbers: row numbers, ``(B, T + 1)``; where one repeats, there is no step.
         gamma: discount per step.
+        weights: importance weights, ``(B,)``, if first rows are not drawn alike.
     """
     mask = numbers[:, 1:] != numbers[:, :-1]
 
@@ -68,4 +70,5 @@ def assemble_sequences(
         first=rows["step"][:, 0] == 0,
         rows=np.ascontiguousarray(numbers[:, :-1]),
         extras={field.name: before(f"x/{field.name}") for field in schema.extras},
+        weights=weights,
     )
