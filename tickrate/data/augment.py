@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tickrate.data.batch import Batch, SequenceBatch
+from tickrate.data.batch import AnyBatch
 from tickrate.errors import ConfigError
-
-AnyBatch = TypeVar("AnyBatch", Batch, SequenceBatch)
 
 LeafMirror = tuple[Sequence[int] | None, ArrayLike | None]
 

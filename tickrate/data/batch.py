@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,3 +80,6 @@ class SequenceBatch:
     def observations(self) -> tuple[Leaves, ...]:
         """Every map of observations in the batch."""
         return (self.observation,)
+
+
+AnyBatch = TypeVar("AnyBatch", Batch, SequenceBatch)

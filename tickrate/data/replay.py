@@ -161,6 +161,11 @@ class Replay:
         return self._capacity
 
     @property
+    def prioritised(self) -> bool:
+        """Whether rows are drawn by priority."""
+        return self._sampling is not None
+
+    @property
     def rows_added(self) -> int:
         """Rows ever stored; the number that the next row gets."""
         return self._segment.head

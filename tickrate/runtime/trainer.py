@@ -175,7 +175,7 @@ class Trainer:
         self._next_log = clock.now() + learner.config.log_every_s
         # A resumed run acts on with what it had learned. One that had saved nothing yet has only its rows:
         # the workers go on with the policy that they have.
-        if learner.version > 0 and learner.limiter.updates > 0:
+        if learner.version > 0 and learner.updates > 0:
             self._publish_weights(learner)
         return learner
 
