@@ -116,6 +116,11 @@ class Learner:
         """Training steps and offline updates so far: the axis of the metrics; it only ever grows."""
         return self.limiter.steps + self.offline_updates
 
+    @property
+    def updates_per_s(self) -> float:
+        """Updates per second of wall time, recently."""
+        return self._rate.per_second()
+
     def began_at(self, start: float) -> None:
         """Count wall time, and ``time_limit_s``, from ``start`` (of `clock.now`): when the command was given.
 
@@ -261,12 +266,11 @@ class Learner:
 
     @property
     def finished(self) -> bool:
-        """Whether the limit is reached: of steps, with the updates due by then, of offline updates, of time."""
-        total, limit, offline = (
-            self.config.total_steps,
-            self.config.time_limit_s,
-            self.config.offline_updates,
-        )
+        """Whether the limit of steps is reached and the updates due by then are made, or the time is over.
+
+        Offline, whether the updates are made.
+        """
+        total, limit, offline = self.config.total_steps, self.config.time_limit_s, self.config.offline_updates
         elapsed = clock.now() - self._started
         if offline is not None and self.offline_updates >= offline:
             return True
@@ -281,7 +285,7 @@ class Learner:
         values = {f"learn/{name}": float(value) for name, value in self._metrics.items()}
         values |= {
             "learn/updates": float(self.updates),
-            "learn/updates_per_s": self._rate.per_second(),
+            "learn/updates_per_s": self.updates_per_s,
             "learn/updates_per_step": self.limiter.ratio,
             "learn/policy_lag_versions": float(self._lag[0]),
             "learn/policy_lag_s": float(np.nan_to_num(self._lag[1])),

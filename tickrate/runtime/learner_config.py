@@ -22,6 +22,9 @@ class TrainerConfig:
     offline_updates: int | None = None
     """Learn from ``replay.demonstrations`` alone: no environment is driven, and the run ends after so many
     updates. None: learn by acting."""
+    offline_contract: str = ""
+    """Run folder (or its ``contract.json``) to take the spaces from instead of opening the environment; with
+    ``offline_updates`` only. Demonstrations have shapes, but no bounds."""
     start_steps: int = 500
     """Training steps before the first update (the warm-up). Usual: 500 to 10 000."""
     updates_per_step: float = 1.0
@@ -65,6 +68,13 @@ class TrainerConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
+        if self.offline_contract and self.offline_updates is None:
+            raise ConfigError("offline_contract is set, but does nothing without offline_updates")
+        if self.offline_updates is not None and self.total_steps is not None:
+            raise ConfigError(
+                f"total_steps is {self.total_steps}, but with offline_updates no step is made: set one of "
+                "them to null"
+            )
         if self.priority not in get_args(Priority):
             raise ConfigError(f"priority is {self.priority!r}; it must be one of {get_args(Priority)}")
 
