@@ -105,9 +105,7 @@ def train_here(experiment: Experiment, every: int, evaluate: Callable[[int, byte
     with tempfile.TemporaryDirectory() as folder:
         place = RunFolder(Path(folder) / "run")
         place.prepare("refuse")
-        learner = assembling.learner_parts(experiment).build(
-            contract, place, MultiTracker([]), resume=False
-        )
+        learner = assembling.learner_parts(experiment).build(contract, place, MultiTracker([]), resume=False)
         outlet = Outlet(learner, lambda state, summary: False)
         loop = ControlLoop(
             environment, contract.schema(), outlet, experiment.worker, seed=experiment.run.seed

@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("tickrate.cli.status:main", "show who is connected, what arrives, policy lag and alarms"),
     "play": ("tickrate.cli.play:main", "drive with a saved policy and report each episode"),
     "export": ("tickrate.cli.export:main", "write a saved policy as an ONNX file"),
+    "record": ("tickrate.cli.record:main", "record demonstrations, driven by a script, a policy or a person"),
+    "data": ("tickrate.cli.data:main", "export and import recorded steps"),
     "check": ("tickrate.cli.check:main", "examine your interface: spaces, timing, delays, rewards"),
     "hub": ("tickrate.cli.hub:main", "open the place where workers and trainer of several machines meet"),
     "keys": ("tickrate.cli.keys:main", "say who may join a hub: make, add, revoke and list keys"),

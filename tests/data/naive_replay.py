@@ -46,6 +46,16 @@ class Transition:
     row: np.void
 
 
+@dataclass
+class Sequence:
+    """What a sequence from one row on must hold: its real steps, and the observations around them."""
+
+    numbers: list
+    observations: list
+    gamma_or_zero: list
+    first: bool
+
+
 class NaiveReplay:
     """Keeps all rows by number, as a replay of unlimited memory would, and forgets none."""
 
@@ -91,6 +101,24 @@ class NaiveReplay:
         return Transition(
             np.float32(value), np.float32(0.0 if terminated else weight), observation, following, first
         )
+
+    def sequence(self, number, oldest, length):
+        """Return the `Sequence` of at most ``length`` steps that begins at a row which can be sampled."""
+        at = {}
+        for stored in range(oldest, len(self.rows)):
+            row = self.rows[stored]
+            at[int(row["stream"]), int(row["episode"]), int(row["step"])] = stored
+        stream, episode, step = (int(self.rows[number][name]) for name in ("stream", "episode", "step"))
+        found = Sequence([], [self._observation((stream, episode, step), at)], [], step == 0)
+        for now in range(step, step + length):
+            here, following = (stream, episode, now), (stream, episode, now + 1)
+            if self.rows[at[here]]["flags"] & Flag.FINAL or following not in at:
+                break
+            terminated = self.rows[at[here]]["flags"] & Flag.TERMINATED
+            found.numbers.append(at[here])
+            found.gamma_or_zero.append(0.0 if terminated else self.gamma)
+            found.observations.append(self._observation(following, at))
+        return found
 
     def _observation(self, key, at):
         stream, episode, step = key

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay, assert_same, episode_keys, make_rows, make_schema
+from streams import histories
 
 from tickrate.data import capacity
 from tickrate.data.replay import SNAPSHOT, Replay
@@ -106,39 +107,6 @@ def test_a_gap_in_the_steps_is_not_bridged():
 
 
 # --- against the naive replay ---------------------------------------------------------------------
-
-ENDS = (Flag.TERMINATED, Flag.TRUNCATED, None)
-EPISODE = st.tuples(st.integers(1, 9), st.sampled_from(ENDS))
-
-
-@st.composite
-def histories(draw):
-    """Chunks of keys: interleaved streams, both ends, breaks, lost and repeated rows, evaluation episodes."""
-    queues = []
-    for stream in draw(
-        st.lists(st.sampled_from([0, 1, 7, 4_000_000_000]), min_size=2, max_size=4, unique=True)
-    ):
-        keys = []
-        for episode, (length, end) in enumerate(draw(st.lists(EPISODE, min_size=1, max_size=6))):
-            evaluation = Flag.EVALUATION if draw(st.integers(0, 9)) == 0 else 0
-            keys += [(*k[:3], k[3] | int(evaluation)) for k in episode_keys(stream, episode, length, end)]
-        lost = draw(st.sets(st.integers(0, len(keys) - 1), max_size=2))
-        queues.append([key for i, key in enumerate(keys) if i not in lost])
-    random = draw(st.randoms(use_true_random=False))
-    merged = []
-    while any(queues):
-        queue = random.choice([q for q in queues if q])
-        run = random.choice([1, 1, 2, 5])
-        merged += queue[:run]
-        del queue[:run]
-    chunks, at = [], 0
-    while at < len(merged):
-        size = random.choice([1, 1, 2, 7, 30])
-        chunks.append(
-            merged[max(0, at - random.choice([0, 0, 0, 3])) : at + size]
-        )  # now and then some come again
-        at += size
-    return chunks
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -323,10 +291,11 @@ def test_bad_rows_and_arguments_are_refused():
 
 
 def test_a_replay_larger_than_the_memory_is_refused_with_the_numbers(monkeypatch):
+    # 44 bytes of the row's head, 4 to the next multiple of 8, a frame of 4096, and 26 of the index
     schema = RecordSchema((Field("camera", "uint8", (64, 64), stack=4),), Field("action", "float32", (1,)))
     monkeypatch.setattr(capacity, "available_memory", lambda: 2_000_000_000)
     with pytest.raises(
-        ConfigError, match=r"1,000,000 rows of 4,144 bytes needs 4\.14 GB.*2\.00 GB of memory.*482,625"
+        ConfigError, match=r"1,000,000 rows of 4,170 bytes needs 4\.17 GB.*2\.00 GB of memory.*479,616"
     ):
         Replay(schema, 1_000_000)
     Replay(schema, 400_000)

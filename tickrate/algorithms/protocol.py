@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, SupportsFloat
+from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-
-from tickrate.data.batch import Batch
 
 
 class Algorithm(Protocol):
@@ -21,8 +19,10 @@ class Algorithm(Protocol):
         """
         ...
 
-    def update(self, batch: Batch) -> Mapping[str, SupportsFloat]:
+    def update(self, batch: Any) -> Mapping[str, SupportsFloat]:
         """Do one gradient update and return its metrics.
+
+        The batch is a `tickrate.data.batch.Batch`; a `SequenceBatch` for an algorithm that `ReadsSequences`.
 
         The metrics may be scalars on a device: ``float()`` waits for the device, so call it rarely.
         """
@@ -41,5 +41,28 @@ class Algorithm(Protocol):
 
         Raises:
             RunFolderError: if a name is missing or foreign, or a shape differs; nothing is changed then.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsSequences(Protocol):
+    """An algorithm that may want sequences rather than single transitions (a recurrent one)."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Steps of the sequences that `Algorithm.update` gets, the same at every update; 0: plain batches."""
+        ...
+
+
+@runtime_checkable
+class Prioritises(Protocol):
+    """An algorithm that says how much there is left to learn from what it has just seen."""
+
+    def priorities(self) -> NDArray[np.float32]:
+        """Return a priority for each transition (or sequence) of the last batch, ``(B,)``, 0 or more.
+
+        Usually the absolute temporal-difference error. Asked once after every update of a run that samples by
+        priority; it may wait for the device. Values that are not finite leave the priorities as they were.
         """
         ...

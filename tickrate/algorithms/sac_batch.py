@@ -61,7 +61,7 @@ class TransitionLoader:
             self._skip(bad, batch)
             return None
         tensors = {name: self._tensor(value) for name, value in arrays.items()}
-        weights = getattr(batch, "weights", None)
+        weights = batch.weights
         return Transition(
             actor={VECTOR: tensors["actor group"]},
             critic={VECTOR: tensors.get("critic group", tensors["actor group"])},

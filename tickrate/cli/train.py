@@ -36,6 +36,7 @@ class TrainOptions:
     tickrate train --env Pendulum-v1 --steps 10000 any Gymnasium id, in lock-step
     tickrate train mine.yaml --set trainer.updates_per_step=2 --set replay.n_step=1
     tickrate train --resume runs/my-run            go on where a run stopped
+    tickrate train --env my_game:MyInterface --offline --demonstrations demos.seg --updates 20000
     """
 
     file: Annotated[str | None, tyro.conf.Positional] = None
@@ -52,6 +53,15 @@ class TrainOptions:
     """Name of the run folder inside ./runs."""
     set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Any key of the experiment file, as KEY=VALUE with a dotted key; repeat --set for each."""
+    offline: bool = False
+    """Learn from demonstrations alone; the environment is opened for its spaces, never reset or driven."""
+    updates: int | None = None
+    """Updates of an offline run."""
+    demonstrations: tuple[Path, ...] = ()
+    """Segment files of demonstrations (`tickrate record`); without --offline half of each batch is drawn from
+    them."""
+    contract: Path | None = None
+    """Run folder, or its contract.json, whose spaces an offline run takes: no environment need be there."""
     resume: Path | None = None
     """Run folder to continue: replay, networks, optimisers, counters and random states are restored."""
     replace: bool = False
@@ -63,6 +73,10 @@ def main(arguments: Sequence[str]) -> int:
     about = inspect.getdoc(TrainOptions)
     options = tyro.cli(TrainOptions, args=list(arguments), prog="tickrate train", description=about)
     experiment, on_existing = resolve_options(options)
+    if options.offline and not experiment.offline:
+        raise ConfigError(
+            "--offline: the run to resume acts; say with --updates how many updates to make now"
+        )
     outcome = run_experiment(experiment, f"tickrate · {experiment.environment.id}", on_existing)
     return 1 if outcome.problems else 0
 
@@ -82,6 +96,8 @@ def resolve_options(options: TrainOptions) -> tuple[Experiment, OnExisting]:
         base: Mapping[str, Any] = read_yaml(experiment_file(options.file))
     elif options.env is not None:
         base = {}
+    elif options.contract is not None:
+        base = _environment_of(options.contract)
     else:
         raise ConfigError(
             "say what to train on: an experiment file, or --env with circuit, module:Class or an id"
@@ -90,6 +106,14 @@ def resolve_options(options: TrainOptions) -> tuple[Experiment, OnExisting]:
     if options.env is not None:
         changes = {"environment.id": options.env} | changes
     return experiment_from_mapping(override(base, changes)), "replace" if options.replace else "refuse"
+
+
+def _environment_of(contract: Path) -> dict[str, Any]:
+    """Return the section that says what a run was for, so that the new policy can be tried there."""
+    folder = RunFolder(contract if contract.is_dir() else contract.parent)
+    if not folder.experiment.exists():
+        raise ConfigError(f"{contract} does not lie in a run folder: say what it is for with --env")
+    return {"environment": as_mapping(load_experiment(folder.experiment))["environment"]}
 
 
 def _resumed(options: TrainOptions, path: Path) -> Experiment:
@@ -112,11 +136,20 @@ def assignments(options: TrainOptions) -> dict[str, Any]:
     """Return the dotted keys that the options set.
 
     Raises:
-        ConfigError: if a ``--set`` has no ``KEY=VALUE`` form.
+        ConfigError: if a ``--set`` has no ``KEY=VALUE`` form, or options do not go together.
     """
+    if options.updates is not None and not options.offline:
+        raise ConfigError("--updates is for --offline; a run that acts ends by --steps or --minutes")
+    if options.contract is not None and not options.offline:
+        raise ConfigError("--contract is for --offline; a run that acts opens its environment")
+    if options.offline and options.updates is None and options.resume is None:
+        raise ConfigError("say with --updates how many updates the offline run is to make")
     named = {
         "trainer.total_steps": options.steps,
         "trainer.time_limit_s": None if options.minutes is None else 60.0 * options.minutes,
+        "trainer.offline_updates": options.updates,
+        "trainer.offline_contract": None if options.contract is None else str(options.contract),
+        "replay.demonstrations": [str(path) for path in options.demonstrations] or None,
         "run.seed": options.seed,
         "run.name": options.name,
     }

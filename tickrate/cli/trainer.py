@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from tickrate.cli import assembling
 from tickrate.cli.role import begin_log, end_on_termination, resolve, role_parser
 from tickrate.config.experiment import Experiment
+from tickrate.errors import ConfigError
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.ledger import Ledger
@@ -43,6 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     begin_log("trainer")
     experiment, folder = resolve(options)
+    if experiment.offline:
+        raise ConfigError(
+            "trainer.offline_updates is set: an offline run has no roles, start it with `tickrate train`"
+        )
     launched = options.run_dir is not None
     stop = threading.Event()
     end_on_termination(stop, launched=launched)

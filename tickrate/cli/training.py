@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from contextlib import ExitStack, closing
@@ -16,6 +17,7 @@ from tickrate import clock
 from tickrate.cli import assembling
 from tickrate.cli.keyboard import Keys
 from tickrate.cli.live import View, best_lap, clock_text, make_view
+from tickrate.cli.offline import learn_offline
 from tickrate.config.experiment import Experiment
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import open_environment
@@ -23,7 +25,7 @@ from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.reports import report_of
 from tickrate.runtime.run import LocalRun, RunState
-from tickrate.runtime.run_folder import OnExisting, RunFolder
+from tickrate.runtime.run_folder import OnExisting, RunFolder, write_atomically
 from tickrate.runtime.serial import check_limits, run_serial
 from tickrate.wire import messages
 
@@ -81,7 +83,7 @@ def run_experiment(experiment: Experiment, title: str, on_existing: OnExisting =
     started = clock.now()
     console = Console()
     with Interrupts() as interrupts:
-        run = _run_serial if experiment.serial else _run_roles
+        run = _run_offline if experiment.offline else _run_serial if experiment.serial else _run_roles
         return run(experiment, title, on_existing, console, interrupts, started)
 
 
@@ -89,12 +91,23 @@ def effective_values(experiment: Experiment) -> str:
     """Return the line that says what will really be used."""
     replay, trainer = experiment.replay, experiment.trainer
     gamma = float(np.float32(replay.gamma))
+    rate = f"{trainer.updates_per_step:g} updates/step from step {trainer.start_steps} on"
+    if experiment.offline:
+        rate = f"{trainer.offline_updates:,} updates offline"
+    sampling = ""
+    if replay.sampling == "prioritised":
+        sampling = (
+            f", by priority to the power of {replay.priority_exponent:g} (importance from "
+            f"{replay.importance_exponent:g} to 1)"
+        )
+    if replay.demonstrations:
+        share = 1.0 if experiment.offline else replay.demonstration_share
+        sampling += f", {share:.0%} of each batch from demonstrations"
     return (
-        f"{experiment.algorithm.name} on {experiment.environment.id}, seed {experiment.run.seed}: "
-        f"{trainer.updates_per_step:g} updates/step from step {trainer.start_steps} on, "
+        f"{experiment.algorithm.name} on {experiment.environment.id}, seed {experiment.run.seed}: {rate}, "
         f"batch {experiment.algorithm.settings.batch_size}, "
         f"gamma {gamma:.9g} (float32, looks {1 / (1 - gamma):.0f} steps ahead), "
-        f"{replay.n_step}-step returns, replay {replay.capacity:,}"
+        f"{replay.n_step}-step returns, replay {replay.capacity:,}{sampling}"
     )
 
 
@@ -160,6 +173,24 @@ def _obey(run: LocalRun, key: str) -> None:
         run.order("stop_device")
 
 
+# --- without an environment --------------------------------------------------------------------------------
+
+
+def _run_offline(
+    experiment: Experiment,
+    title: str,
+    on_existing: OnExisting,
+    console: Console,
+    interrupts: Interrupts,
+    started: float,
+) -> Outcome:
+    def announce(folder: RunFolder) -> None:
+        _announce(console, experiment, folder)
+
+    stop = interrupts.requested.is_set
+    return Outcome(learn_offline(experiment, on_existing, console, announce, stop, started))
+
+
 # --- all in this process -----------------------------------------------------------------------------------
 
 
@@ -181,6 +212,7 @@ def _run_serial(
         algorithm = parts.make_algorithm(contract)
         folder = assembling.prepare_folder(experiment, on_existing)
         _announce(console, experiment, folder)
+        write_atomically(folder.contract, json.dumps(contract.to_dict()).encode())
         tracker = cleanup.enter_context(closing(assembling.file_trackers(folder)))
         resume = on_existing == "resume"
         learner = parts.build(contract, folder, tracker, resume=resume, started=started, algorithm=algorithm)

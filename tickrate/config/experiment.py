@@ -105,6 +105,11 @@ class Experiment:
         return self.run.mode == "serial" or (self.run.mode == "auto" and not is_live(self.environment))
 
     @property
+    def offline(self) -> bool:
+        """Whether the run learns from demonstrations alone, without an environment."""
+        return self.trainer.offline_updates is not None
+
+    @property
     def journal(self) -> bool:
         """Whether the replay is kept in the run folder's journal."""
         storage = self.replay.storage
@@ -131,8 +136,23 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
     rest = _over({k: v for k, v in base.items() if k != "algorithm"}, values)
     rest.pop("algorithm", None)
     experiment = from_mapping(Experiment, rest)
+    _check_offline(experiment)
     algorithm = _algorithm(name, entry, base.get("algorithm", {}), settings)
     return dataclasses.replace(experiment, algorithm=algorithm)
+
+
+def _check_offline(experiment: Experiment) -> None:
+    if not experiment.offline:
+        return
+    if not experiment.replay.demonstrations:
+        raise ConfigError(
+            "trainer.offline_updates is set, but replay.demonstrations names no file to learn from"
+        )
+    if experiment.replay.demonstration_share != ReplayConfig.demonstration_share:
+        raise ConfigError(
+            "replay.demonstration_share is set, but with trainer.offline_updates everything is drawn from "
+            "demonstrations"
+        )
 
 
 def _chosen(values: Any) -> tuple[str, registry.AlgorithmEntry, str | None, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tickrate.data.batch import Batch
+from tickrate.data.batch import AnyBatch
 from tickrate.errors import ConfigError
 
 LeafMirror = tuple[Sequence[int] | None, ArrayLike | None]
@@ -36,15 +36,15 @@ class Mirror:
         self._leaves = {path: _leaf(path, *mirror) for path, mirror in observation.items()}
         self._action = _signs("action", action)
 
-    def __call__(self, batch: Batch) -> Batch:
-        """Mirror the first half of ``batch`` in place and return it.
+    def __call__(self, batch: AnyBatch) -> AnyBatch:
+        """Mirror the first half of ``batch`` (of sequences: whole ones) in place and return it.
 
         Raises:
             ConfigError: if the batch has no such leaf, or its last axis has another length.
         """
         half = len(batch) // 2
         for path, (permutation, sign) in self._leaves.items():
-            for leaves in (batch.observation, batch.next_observation):
+            for leaves in batch.observations:
                 if path not in leaves:
                     raise ConfigError(f"mirror: no observation leaf {path!r}; the leaves are {list(leaves)}")
                 _apply(path, leaves[path][:half], permutation, sign)

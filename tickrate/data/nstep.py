@@ -56,6 +56,12 @@ class NStepIndex:
         self._tail_of: dict[int, int] = {}
         self._tails = _no_tails(16)
 
+    @staticmethod
+    def bytes_per_row(history: int) -> int:
+        """Return the memory that the index takes for each slot of the ring."""
+        links = 2 * np.dtype(np.uint32).itemsize
+        return ENTRY.itemsize + links + np.dtype(np.bool_).itemsize + (1 if history else 0)
+
     # --- streams -------------------------------------------------------------------------------------------
 
     def streams(self) -> dict[int, tuple[int, int]]:
@@ -99,38 +105,46 @@ class NStepIndex:
 
     # --- rows ----------------------------------------------------------------------------------------------
 
-    def release(self, oldest: int) -> None:
-        """Forget the rows before number ``oldest``: the store has dropped or is about to overwrite them."""
+    def release(self, oldest: int) -> list[Slots]:
+        """Forget the rows before number ``oldest``: the store has dropped or is about to overwrite them.
+
+        Returns:
+            The slots that cannot be sampled any more: the rows that went, and those whose stack needs them.
+        """
         begin, end = self.oldest, min(oldest, self.head)
         self.oldest = max(begin, oldest)
         self.head = max(self.head, oldest)
         if end <= begin:
-            return
+            return []
         gone = np.arange(begin, end) % self.capacity
-        self._refuse(gone)
+        refused = [self._refuse(gone)]
         after = gone
         for missing in range(
             1, self._history + 1
         ):  # a descendant this far behind has missing - 1 earlier rows left
             after = self._following[after].astype(np.int64)
             self._depth[after] = np.minimum(self._depth[after], missing - 1)
-            self._refuse(after)
+            refused.append(self._refuse(after))
         cut = self._following[gone]
         self.previous[cut] = cut
+        return refused
 
     def following(self, slots: Slots) -> Slots:
         """Return the slot of the row after each in its episode; its own if there is none."""
         return self._following[slots].astype(np.int64)
 
-    def append(self, first: int, rows: Rows) -> None:
+    def append(self, first: int, rows: Rows) -> Slots:
         """Take in rows, fresh and at most ``capacity``, stored from number ``first`` on.
 
         Args:
             first: number of the first of them; `release` has made room.
             rows: any structured array with the fields stream, episode, step, flags and reward.
+
+        Returns:
+            The slots that can be sampled from now on.
         """
         if not len(rows):
-            return
+            return np.empty(0, np.int64)
         count = len(rows)
         numbers = np.arange(first, first + count)
         slots = numbers % self.capacity
@@ -168,6 +182,8 @@ class NStepIndex:
         usable = self._depth[parent] >= self._history if self._history else np.ones(len(parent), np.bool_)
         self.sampleable[parent] = usable
         self.count += int(np.count_nonzero(usable))
+        admitted: Slots = parent[usable]
+        return admitted
 
     def _accumulate(self, child: Slots, parent: Slots, reward: NDArray[np.float32], goes_on: Bools) -> None:
         """Add the reward of the step parent -> child to each return that covers it (the module's formula)."""
@@ -199,10 +215,11 @@ class NStepIndex:
         run = np.maximum.accumulate(np.where(here, 0, position))
         self._depth[slots] = np.minimum(base[run] + position - run, self._history)
 
-    def _refuse(self, slots: Slots) -> None:
+    def _refuse(self, slots: Slots) -> Slots:
         taken = np.unique(slots[self.sampleable[slots]])
         self.sampleable[taken] = False
         self.count -= len(taken)
+        return taken
 
 
 def _no_tails(count: int) -> NDArray[np.void]:

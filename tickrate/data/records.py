@@ -95,18 +95,20 @@ class Segment:
         return cls(schema, mapped.rows, mapped.frames, path, mapped)
 
     @classmethod
-    def open(cls, path: Path, schema: RecordSchema | None = None) -> Segment:
+    def open(cls, path: Path, schema: RecordSchema | None = None, *, writable: bool = True) -> Segment:
         """Open a segment file and verify every commit.
 
         Args:
             path: the file.
             schema: the schema it must have; whatever it has when omitted.
+            writable: False leaves the file as it is, whatever is damaged in it or done to the segment; it
+                need not even allow writing then, and another process may be writing it.
 
         Raises:
             RecordError: if it is no segment file, was cut short, has another schema, or is damaged elsewhere
                 than at its ends. Damage at an end (a kill, a power cut) is cut off and said in `notes`.
         """
-        stored, _, mapped = open_file(path)
+        stored, _, mapped = open_file(path, writable=writable)
         if schema is not None and schema != stored:
             raise RecordError(
                 f"{path} has another schema than this run (here: the run): {schema.difference(stored)}"

@@ -1,8 +1,8 @@
-"""Keeps the newest transitions and hands out uniform batches of them: an index over one segment of records.
+"""Keeps the newest transitions and hands out batches or sequences: an index over one segment of records.
 
-Threads: one writer and any number of samplers. Every call holds one lock, a sampler only while it copies its
-rows (tens of microseconds) and the writer for at most `ADD_ROWS` rows at a time, so no batch ever holds half
-a row.
+Threads: one writer and any number of samplers. Every call holds one lock, a sampler only while it draws and
+copies its rows (tens of microseconds; with priorities some hundreds) and the writer for at most `ADD_ROWS`
+rows at a time, so no batch ever holds half a row.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tickrate.data.batch import Batch
+from tickrate.data import capacity as limits
+from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.data.checksums import Verdict, compare, has_checksum
 from tickrate.data.nstep import NStepIndex
+from tickrate.data.priorities import Priorities, Proportional
 from tickrate.data.records import Segment
-from tickrate.data.sampling import assemble, draw, earlier
+from tickrate.data.sampling import assemble, check_count, draw, earlier
+from tickrate.data.saved_replay import WEIGHT, SavedReplay, read_saved
 from tickrate.data.schema import Flag, RecordSchema, Rows, taken
-from tickrate.data.snapshot import read_snapshot, write_snapshot
+from tickrate.data.sequences import assemble_sequences, walk
+from tickrate.data.snapshot import write_snapshot
+from tickrate.data.sum_tree import SumTree
 from tickrate.errors import ConfigError, RecordError
 from tickrate.trees import Leaves
 
@@ -49,6 +54,9 @@ class Replay:
         path: a segment file to keep the rows in. An existing one is opened, verified and continued: rows
             survive a killed process. None keeps them in memory.
         sync: force each `add` to the disk before it returns, so that its rows survive a power cut.
+        sampling: how to prioritise; None draws every row alike.
+        save_rows: put the rows into snapshots; off where they can be had again (from demonstration files).
+            Those of a file never are.
 
     Raises:
         ConfigError: if an argument cannot work, or the capacity does not fit in memory or on the disk.
@@ -65,6 +73,8 @@ class Replay:
         seed: int = 0,
         path: Path | None = None,
         sync: bool = False,
+        sampling: Proportional | None = None,
+        save_rows: bool = True,
     ) -> None:
         if not 0.0 < gamma <= 1.0:
             raise ConfigError(f"replay: gamma is {gamma}; it must be above 0 and at most 1")
@@ -82,12 +92,31 @@ class Replay:
         self.duplicate_rows = 0
         self._capacity = capacity
         self._sync = sync
+        self._sampling = sampling
+        self._rows_elsewhere = path is not None or not save_rows
         self._lock = threading.Lock()
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._columns = list(schema.columns.items())
         self._floats = [name for name, field in self._columns if field.storage.kind == "f"]
+        self._check_memory(in_memory=path is None)
         self._segment = self._open(path)
         self._index = self._build_index(self._segment)
+        self._priorities = self._new_priorities(self._index)
+
+    def _check_memory(self, *, in_memory: bool) -> None:
+        """Refuse a replay whose rows (those in no file), index and priorities do not fit together."""
+        row_bytes = NStepIndex.bytes_per_row(self.schema.history)
+        row_bytes += self.schema.stored_bytes if in_memory else 0
+        needed = self._capacity * row_bytes
+        if self._sampling is not None:
+            needed += SumTree.bytes_needed(self._capacity)
+        limits.require(
+            needed,
+            limits.available_memory(),
+            rows=self._capacity,
+            row_bytes=-(-needed // self._capacity),
+            where="memory",
+        )
 
     def _open(self, path: Path | None) -> Segment:
         if path is None:
@@ -112,6 +141,14 @@ class Replay:
             index.append(begin, segment.rows[slots])
         return index
 
+    def _new_priorities(self, index: NStepIndex, largest: float = 1.0) -> Priorities | None:
+        """Return priorities in which every row is new; None where all are drawn alike."""
+        if self._sampling is None:
+            return None
+        priorities = Priorities(self._capacity, self._sampling.exponent, largest)
+        priorities.admit(np.flatnonzero(index.sampleable))
+        return priorities
+
     # --- what there is -------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -122,6 +159,11 @@ class Replay:
     def capacity(self) -> int:
         """Rows that fit."""
         return self._capacity
+
+    @property
+    def prioritised(self) -> bool:
+        """Whether rows are drawn by priority."""
+        return self._sampling is not None
 
     @property
     def rows_added(self) -> int:
@@ -191,8 +233,12 @@ class Replay:
             self.duplicate_rows += int(np.count_nonzero(~fresh))
             rows = taken(rows, fresh)
         first = self._segment.append(rows)
-        self._index.release(self._segment.oldest)
-        self._index.append(first, rows)
+        refused = self._index.release(self._segment.oldest)
+        admitted = self._index.append(first, rows)
+        if self._priorities is not None:
+            for slots in refused:
+                self._priorities.withdraw(slots)
+            self._priorities.admit(admitted)
         return fresh
 
     def finite(self, rows: Rows) -> NDArray[np.bool_]:
@@ -221,29 +267,97 @@ class Replay:
 
     # --- out -----------------------------------------------------------------------------------------------
 
-    def sample(self, batch_size: int) -> Batch:
-        """Return ``batch_size`` transitions drawn uniformly, with replacement, from all that can be sampled.
+    def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
+        """Return ``batch_size`` transitions drawn with replacement from all that can be sampled.
+
+        Args:
+            batch_size: transitions, at least 1.
+            beta: with priorities, the exponent of the importance weights, in [0, 1]: 0 weights all alike, 1
+                (which None means) corrects the bias of the drawing in full.
 
         Raises:
-            ConfigError: if ``batch_size`` is below 1 or there is nothing to sample yet.
+            ConfigError: if ``batch_size`` is below 1 or there is nothing to sample yet; or for a ``beta``
+                that cannot be, or is given where there are no priorities.
         """
         with self._lock:
-            slots = draw(self._index, batch_size, self._rng)
+            slots, weights = self._draw(batch_size, beta)
             entries = self._index.entries.take(slots)
-            rows, frames = self._gather(slots, entries["bootstrap"])
+            rows, frames = self._gather(np.concatenate((slots, entries["bootstrap"])))
             newest = self._segment.head - 1
-        behind = (newest - slots) % self._capacity
-        return assemble(self.schema, rows, frames, entries, newest - behind)
+        return assemble(self.schema, rows, frames, entries, self._numbers(slots, newest), weights)
 
-    def _gather(self, slots: NDArray[np.int64], following: NDArray[Any]) -> tuple[Rows, Leaves]:
-        """Return the heads of rows and of as many later ones, and what is stored apart, stacks rebuilt."""
-        both = np.concatenate((slots, following))
-        rows = self._segment.rows.take(both)
+    def sample_sequences(self, batch_size: int, length: int, *, beta: float | None = None) -> SequenceBatch:
+        """Return ``batch_size`` sequences of ``length`` steps; each row that `sample` could draw begins one.
+
+        First rows are drawn as `sample` draws, with the same probabilities. A sequence follows its episode
+        and ends with it.
+
+        Args:
+            batch_size: sequences, at least 1.
+            length: steps of each, at least 1; fewer are real where the episode has no more.
+            beta: see `sample`.
+
+        Raises:
+            ConfigError: as `sample`, or if ``length`` is below 1.
+        """
+        if length < 1:
+            raise ConfigError(f"cannot sample sequences of {length} steps: ask for at least 1")
+        with self._lock:
+            starts, weights = self._draw(batch_size, beta)
+            slots = walk(self._index, starts, length)
+            rows, frames = self._gather(slots.reshape(-1))
+            newest = self._segment.head - 1
+        shape = slots.shape
+        frames = {name: values.reshape(*shape, *values.shape[1:]) for name, values in frames.items()}
+        numbers = self._numbers(slots, newest)
+        return assemble_sequences(self.schema, rows.reshape(shape), frames, numbers, self.gamma, weights)
+
+    def _draw(self, count: int, beta: float | None) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
+        """Return slots and, with priorities, importance weights."""
+        check_count(self._index, count)
+        if self._priorities is None:
+            if beta is not None:
+                raise ConfigError(f"beta is {beta}, but this replay has no priorities to correct for")
+            return draw(self._index, count, self._rng), None
+        if beta is not None and not 0.0 <= beta <= 1.0:
+            raise ConfigError(f"beta is {beta}; it must be between 0 and 1")
+        return self._priorities.draw(count, 1.0 if beta is None else beta, self._rng)
+
+    def update_priorities(self, rows: NDArray[np.int64], priorities: NDArray[Any]) -> None:
+        """Set the priorities of rows, as a rule of the last batch.
+
+        Rows that were overwritten meanwhile, or cannot be sampled, are left out, and so are values that are
+        not finite: an update that was skipped says nothing of its rows.
+
+        Args:
+            rows: row numbers, ``(n,)``: `Batch.rows`, or the first of each of `SequenceBatch.rows`.
+            priorities: how much there is to learn from each, 0 or more, ``(n,)``; usually the absolute error.
+
+        Raises:
+            ConfigError: if the replay has none, there are not as many as rows, or one is negative.
+        """
+        numbers = np.asarray(rows, np.int64).reshape(-1)
+        given = np.asarray(priorities, np.float64).reshape(-1)
+        if given.shape != numbers.shape:
+            raise ConfigError(f"{len(given)} priorities were given for {len(numbers)} rows: give one each")
+        with self._lock:
+            if self._priorities is None:
+                raise ConfigError("this replay draws every row alike: it has no priorities to update")
+            stored = (numbers >= self._segment.oldest) & (numbers < self._segment.head)
+            self._priorities.update(numbers[stored] % self._capacity, given[stored])
+
+    def _gather(self, slots: NDArray[np.int64]) -> tuple[Rows, Leaves]:
+        """Return the heads of rows, and what is stored apart, stacks rebuilt."""
+        rows = self._segment.rows.take(slots)
         frames = {
-            name: self._segment.frames[name].take(earlier(self._index, both, field.stack), axis=0)
+            name: self._segment.frames[name].take(earlier(self._index, slots, field.stack), axis=0)
             for name, field in self.schema.apart.items()
         }
         return rows, frames
+
+    def _numbers(self, slots: NDArray[np.int64], newest: int) -> NDArray[np.int64]:
+        """Return the numbers of the rows that were in these slots when ``newest`` was the newest row."""
+        return newest - (newest - slots) % self._capacity
 
     def verify(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Compare transitions, put together as `sample` would, with the hashes that the worker made of them.
@@ -269,7 +383,7 @@ class Replay:
             slots = numbers % self._capacity
             known = self._index.sampleable[slots]
             slots = slots[known]
-            rows, frames = self._gather(slots, self._index.following(slots))
+            rows, frames = self._gather(np.concatenate((slots, self._index.following(slots))))
             entries = self._index.entries.take(slots)
         batch = assemble(self.schema, rows, frames, entries, numbers[known])
         verdicts[known] = compare(self.schema, rows[: len(slots)], batch)
@@ -288,7 +402,9 @@ class Replay:
             "capacity": self._capacity,
             "gamma": self.gamma,
             "n_step": self.n_step,
-            "mapped": self._segment.path is not None,
+            "mapped": self._rows_elsewhere,
+            "priority_exponent": None if self._sampling is None else self._sampling.exponent,
+            "largest_priority": None if self._priorities is None else self._priorities.largest,
             "oldest": self._segment.oldest,
             "head": self._segment.head,
             "evaluation_rows": self.evaluation_rows,
@@ -300,17 +416,20 @@ class Replay:
     def save(self, path: Path) -> None:
         """Write a snapshot, atomically: into the folder ``path`` (as `SNAPSHOT`), or as the file ``path``.
 
-        In memory it holds all rows, and adding and sampling wait for it; of a mapped replay, whose file holds
-        the rows already and is flushed, only `state`.
+        It holds `state`, the rows, and the priorities, if there are any; adding and sampling wait for it. Of
+        a mapped replay, whose file holds the rows already and is flushed, the rows are left out.
         """
         with self._lock:
             self._segment.flush()
-            state = self._state()
-            write_snapshot(_snapshot(path), state, [] if state["mapped"] else self._chunks())
+            write_snapshot(_snapshot(path), self._state(), self._chunks())
 
-    def _chunks(self) -> Iterator[Rows]:
-        for begin in range(self._segment.oldest, self._segment.head, ADD_ROWS):
-            yield self._segment.read(np.arange(begin, min(begin + ADD_ROWS, self._segment.head)))
+    def _chunks(self) -> Iterator[NDArray[Any]]:
+        numbers = np.arange(self._segment.oldest, self._segment.head)
+        if not self._rows_elsewhere:
+            for begin in range(0, len(numbers), ADD_ROWS):
+                yield self._segment.read(numbers[begin : begin + ADD_ROWS])
+        if self._priorities is not None:
+            yield self._priorities.weights(numbers % self._capacity).astype(WEIGHT, copy=False)
 
     def restore(self, path: Path) -> None:
         """Continue from what `save` wrote; the next batch is bit for bit the one that would have come then.
@@ -321,50 +440,37 @@ class Replay:
             RecordError: if the snapshot is missing or damaged, was made with other settings, or needs rows
                 that the mapped file lacks. The replay is as it was before the call then.
         """
-        target = _snapshot(path)
-        state, data = read_snapshot(target)
-        rng = np.random.Generator(np.random.PCG64())
-        try:
-            self._compare(target, state)
-            rng.bit_generator.state = state["random"]
-            streams = {int(stream): (int(episode), int(step)) for stream, episode, step in state["streams"]}
-            counters = int(state["evaluation_rows"]), int(state["duplicate_rows"])
-            oldest, head = int(state["oldest"]), int(state["head"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"{target} cannot be restored: {error}") from error
-        segment = self._segment if state["mapped"] else self._load(target, data, oldest, head)
-        if segment.head < head:
-            raise RecordError(
-                f"{segment.path} ends at row {segment.head}, but {target} needs its rows up to {head}"
-            )
+        row_bytes = 0 if self._rows_elsewhere else self.schema.row_dtype.itemsize
+        saved = read_saved(_snapshot(path), self.state(), row_bytes)
+        segment = self._segment if self._rows_elsewhere else saved.segment(self.schema, self._capacity)
+        saved.check_within(segment)
+        index = self._build_index(segment)
+        index.remember(saved.streams)
+        priorities = self._restored_priorities(saved, segment, index)
         with self._lock:
-            index = self._build_index(segment)
-            index.remember(streams)
-            self._segment, self._index, self._rng = segment, index, rng
-            self.evaluation_rows, self.duplicate_rows = counters
+            self._segment, self._index, self._priorities = segment, index, priorities
+            self._rng = saved.random
+            self.evaluation_rows, self.duplicate_rows = saved.counters
 
-    def _compare(self, target: Path, state: dict[str, Any]) -> None:
-        mine = self._state()
-        for key in ("schema", "capacity", "gamma", "n_step", "mapped"):
-            if state[key] != mine[key]:
-                raise RecordError(f"{key} was {state[key]} when it was saved and is {mine[key]} now")
-
-    def _load(self, target: Path, data: NDArray[np.uint8], oldest: int, head: int) -> Segment:
-        size = self.schema.row_dtype.itemsize
-        if len(data) != (head - oldest) * size or not 0 <= head - oldest <= self._capacity:
-            raise RecordError(
-                f"{target} says rows {oldest} to {head} but has {len(data)} bytes of {size} each"
-            )
-        segment = Segment.in_memory(self.schema, self._capacity, first=oldest)
-        for begin in range(0, len(data), ADD_ROWS * size):
-            segment.append(data[begin : begin + ADD_ROWS * size].view(self.schema.row_dtype))
-        return segment
+    def _restored_priorities(
+        self, saved: SavedReplay, segment: Segment, index: NStepIndex
+    ) -> Priorities | None:
+        """Return the saved priorities; rows that the file got after the snapshot are new."""
+        try:
+            priorities = self._new_priorities(index, saved.largest_priority)
+            if priorities is not None and saved.weights is not None:
+                kept = np.arange(max(saved.oldest, segment.oldest), saved.head)
+                priorities.put_back(kept % self._capacity, saved.weights[kept - saved.oldest])
+        except ValueError as error:
+            raise RecordError(f"{saved.path} cannot be restored: {error}") from error
+        return priorities
 
     def close(self) -> None:
         """Flush and let go of the storage; the replay is empty afterwards."""
         with self._lock:
             self._segment.close()
             self._index = self._new_index(self._segment.head)
+            self._priorities = self._new_priorities(self._index)
 
 
 def _snapshot(path: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tickrate.data.batch import Batch
+from tickrate.data.batch import AnyBatch
 from tickrate.data.schema import Flag, Rows
 from tickrate.errors import ConfigError
 
@@ -57,7 +57,7 @@ class ReturnScale:
         spread = math.sqrt(self._squares / self._count + 1e-8)
         return max(spread, self._largest / self._limit)
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: AnyBatch) -> AnyBatch:
         """Return the batch with its returns divided."""
         return dataclasses.replace(batch, reward=batch.reward * np.float32(1.0 / self.divisor))
 

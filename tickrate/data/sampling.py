@@ -14,10 +14,8 @@ from tickrate.data.schema import RecordSchema, Rows
 from tickrate.errors import ConfigError
 
 
-def draw(index: NStepIndex, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw ``count`` slots, with replacement, each sampleable one with the same probability.
-
-    Slots are drawn among all that are filled, and what cannot be sampled is drawn again.
+def check_count(index: NStepIndex, count: int) -> None:
+    """Refuse to draw nothing, or from nothing.
 
     Raises:
         ConfigError: if ``count`` is below 1 or there is nothing to sample yet.
@@ -27,6 +25,14 @@ def draw(index: NStepIndex, count: int, rng: np.random.Generator) -> NDArray[np.
             f"cannot sample {count} of {index.count} transitions: ask for at least 1, "
             "once a step has been stored"
         )
+
+
+def draw(index: NStepIndex, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw ``count`` slots, with replacement, each sampleable one with the same probability.
+
+    Slots are drawn among all that are filled, and what cannot be sampled is drawn again. There must be one
+    that can: see `check_count`.
+    """
     filled = min(index.head, index.capacity)
     if index.count * 4 < filled:
         # Too many refusals: choose from a list, which costs a pass over the ring.
@@ -63,6 +69,7 @@ def assemble(
     frames: Mapping[str, NDArray[Any]],
     entries: NDArray[np.void],
     numbers: NDArray[np.int64],
+    weights: NDArray[np.float32] | None = None,
 ) -> Batch:
     """Split gathered rows, first the ``o_t``, then as many bootstrap rows, into a batch's arrays.
 
@@ -72,6 +79,7 @@ def assemble(
         frames: what is stored apart, by name in the row, ``(2 n, ...)``.
         entries: the index's entries of the ``o_t``, ``(n,)``.
         numbers: row numbers of the ``o_t``, ``(n,)``.
+        weights: importance weights, ``(n,)``, if rows are not drawn alike.
     """
     count = len(numbers)
     observation, following, extras = {}, {}, {}
@@ -93,4 +101,5 @@ def assemble(
         next_observation=following,
         rows=numbers,
         extras=extras,
+        weights=weights,
     )

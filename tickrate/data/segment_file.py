@@ -15,7 +15,7 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,11 +76,13 @@ def create_file(path: Path, schema: RecordSchema, capacity: int) -> Mapped:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return _map(path, schema, capacity, parts)
+    return _map(path, schema, capacity, parts, "r+")
 
 
-def open_file(path: Path) -> tuple[RecordSchema, int, Mapped]:
+def open_file(path: Path, *, writable: bool = True) -> tuple[RecordSchema, int, Mapped]:
     """Return (schema, capacity, mapped parts) of a segment file. Its rows are not verified yet.
+
+    What is written into the parts of one that is not ``writable`` stays in memory.
 
     Raises:
         RecordError: if it is no segment file of this format, or its size is not what its header says.
@@ -91,7 +93,7 @@ def open_file(path: Path) -> tuple[RecordSchema, int, Mapped]:
         raise RecordError(
             f"{path} has {path.stat().st_size} bytes, but its header says {size}: the file was cut or grew"
         )
-    return schema, capacity, _map(path, schema, capacity, parts)
+    return schema, capacity, _map(path, schema, capacity, parts, "r+" if writable else "c")
 
 
 def _layout(schema: RecordSchema, capacity: int, header_size: int) -> tuple[dict[str, int], int]:
@@ -106,8 +108,10 @@ def _layout(schema: RecordSchema, capacity: int, header_size: int) -> tuple[dict
     return parts, -(-offset // _PAGE) * _PAGE
 
 
-def _map(path: Path, schema: RecordSchema, capacity: int, parts: dict[str, int]) -> Mapped:
-    whole = np.memmap(path, np.uint8, mode="r+")
+def _map(
+    path: Path, schema: RecordSchema, capacity: int, parts: dict[str, int], mode: Literal["r+", "c"]
+) -> Mapped:
+    whole = np.memmap(path, np.uint8, mode=mode)
 
     def view(part: str, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> NDArray[Any]:
         count = capacity * dtype.itemsize * int(np.prod(shape, dtype=np.int64))

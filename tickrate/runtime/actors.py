@@ -13,8 +13,9 @@ from tickrate.errors import ConfigError
 from tickrate.policy import Actor, Policy, PolicyContract
 from tickrate.runtime.chunk_actor import ChunkedActor
 from tickrate.runtime.environments import Acted, Environment
-from tickrate.runtime.fallback import Fallback
+from tickrate.runtime.fallback import Fallback, resting_action
 from tickrate.runtime.remote import InferenceLink, RemoteActor
+from tickrate.runtime.resting import RestingActor
 from tickrate.runtime.warmup import WarmupActor
 from tickrate.runtime.worker_config import ONNX_SUFFIX, POLICY_SUFFIXES, WorkerConfig
 
@@ -149,10 +150,12 @@ class ActorMaker:
         self.remote = self._make_remote(link) if config.remote.enabled else None
 
     def first(self) -> Actor:
-        """Return what acts before any weights: the warm-up, an expert, or the remote side."""
+        """Return what acts before any weights: the warm-up, an expert (or its rest), or the remote side."""
         config = self._config
         if self.remote is not None:
             return self._chunked(self.remote, 0)
+        if config.purpose == "expert" and not config.actor:
+            return RestingActor(resting_action(self._env, safe=False))
         if config.purpose == "expert":
             return self._chunked(make_actor(config.actor, self._env, None, self._seed), 0)
         return self._warmup()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from gymnasium import spaces
 from tickrate import registry
 from tickrate.algorithms.protocol import Algorithm
 from tickrate.data.augment import Mirror
+from tickrate.data.demonstrations import load_demonstrations
+from tickrate.data.mixture import Mixture
+from tickrate.data.priorities import Proportional
 from tickrate.data.replay import Replay
 from tickrate.data.return_scale import ReturnScale
 from tickrate.errors import ConfigError, RecordError, RunFolderError, suggest
@@ -70,12 +74,14 @@ class LearnerParts:
 
         Raises:
             RunFolderError: if ``resume`` is set and there is no checkpoint, or it cannot be used.
-            RecordError: if the journal is damaged, or holds rows of another shape; says what to do.
-            ConfigError: if the algorithm cannot learn in these spaces, the replay does not fit into memory,
-            or
-                the declared symmetry is none.
+            RecordError: if journal or demonstrations are damaged, or hold rows of another shape; says what
+                to do.
+            ConfigError: if the algorithm cannot learn in these spaces or gives no priorities where they are
+                asked for, the replay does not fit into memory, a file of demonstrations is not there, or the
+                declared symmetry is none.
         """
         algorithm = self.make_algorithm(contract) if algorithm is None else algorithm
+        demonstrations = self._load_demonstrations(contract, self._seeds[2])
         replay = self._open_replay(contract, folder, self._seeds[1])
         for note in replay.notes:
             _log.warning("%s", note)
@@ -91,17 +97,20 @@ class LearnerParts:
             mirror=mirror_of(contract) if self.replay.mirror else None,
             return_scale=self._return_scale(),
             synchronous_steps=self.synchronous_steps,
+            demonstrations=None if demonstrations is None else Mixture(replay, demonstrations, self._share),
+            importance_exponent=self.replay.importance_exponent,
         )
         if started is not None:
             learner.began_at(started)
+        checkpoint = folder.latest_checkpoint() if resume else None
+        if checkpoint is not None:
+            learner.restore(checkpoint)
+            return learner
+        if resume and not self.journal:
+            raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from")
+        learner.observe_demonstrations()
         if resume:
-            checkpoint = folder.latest_checkpoint()
-            if checkpoint is not None:
-                learner.restore(checkpoint)
-            elif self.journal:
-                learner.recover()
-            else:
-                raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from")
+            learner.recover()
         return learner
 
     def _return_scale(self) -> ReturnScale | None:
@@ -126,9 +135,32 @@ class LearnerParts:
 
     @property
     def _seeds(self) -> list[int]:
-        """Seeds of the networks and of the replay's sampling."""
-        seeds: list[int] = np.random.SeedSequence(self.seed).generate_state(2).tolist()
+        """Seeds of the networks, of the replay's sampling and of the demonstrations'."""
+        seeds: list[int] = np.random.SeedSequence(self.seed).generate_state(3).tolist()
         return seeds
+
+    @property
+    def _share(self) -> float:
+        """Share of each batch from demonstrations."""
+        return 1.0 if self.trainer.offline_updates is not None else self.replay.demonstration_share
+
+    @property
+    def _sampling(self) -> Proportional | None:
+        prioritised = self.replay.sampling == "prioritised"
+        return Proportional(self.replay.priority_exponent) if prioritised else None
+
+    def _load_demonstrations(self, contract: EnvironmentContract, seed: int) -> Replay | None:
+        """Return the demonstrations. They come first: what memory they take, the replay cannot have."""
+        if not self.replay.demonstrations:
+            return None
+        return load_demonstrations(
+            [Path(name) for name in self.replay.demonstrations],
+            contract.schema(),
+            gamma=self.replay.gamma,
+            n_step=self.replay.n_step,
+            seed=seed,
+            sampling=self._sampling,
+        )
 
     def _open_replay(self, contract: EnvironmentContract, folder: RunFolder, seed: int) -> Replay:
         try:
@@ -140,6 +172,7 @@ class LearnerParts:
                 seed=seed,
                 path=folder.journal if self.journal else None,
                 sync=self.replay.sync,
+                sampling=self._sampling,
             )
         except RecordError as error:
             raise RecordError(

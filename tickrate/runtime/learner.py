@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from tickrate import clock
 from tickrate.algorithms.protocol import Algorithm
 from tickrate.data.augment import Mirror
+from tickrate.data.mixture import Mixture
 from tickrate.data.replay import Replay
 from tickrate.data.return_scale import ReturnScale
 from tickrate.data.schema import Flag
 from tickrate.errors import RunFolderError
 from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.episode_log import EpisodeLog
+from tickrate.runtime.feed import Feed
 from tickrate.runtime.figures import Rate, StepTiming
 from tickrate.runtime.learner_config import TrainerConfig
 from tickrate.runtime.limiter import UpdateLimiter
@@ -44,13 +46,21 @@ class Learner:
         config: rates and limits.
         folder: where checkpoints, policies and the episode log go.
         tracker: where metrics go.
-        batch_size: transitions a batch.
+        batch_size: transitions (or sequences) a batch.
         period_s: time-step of the environment in seconds, 0 in lock-step; for the pictures.
         evaluation_episodes: episodes that make one evaluation; the worst of them is a policy's score.
         mirror: left-right symmetry to augment batches with, or None.
         return_scale: scales rewards as they are sampled, or None.
         synchronous_steps: steps of a worker's rounds; above 0 rows are taken in one by one, so that nothing
             depends on how they came together.
+        demonstrations: draws batches from ``replay`` and from demonstrations; None: from ``replay`` alone.
+        importance_exponent: see `Feed`; of use with priorities only.
+
+    Attributes:
+        offline_updates: updates made so far that no step of the run was due for.
+
+    Raises:
+        ConfigError: if the replay samples by priority and the algorithm gives none.
     """
 
     def __init__(
@@ -67,15 +77,25 @@ class Learner:
         mirror: Mirror | None = None,
         return_scale: ReturnScale | None = None,
         synchronous_steps: int = 0,
+        demonstrations: Mixture | None = None,
+        importance_exponent: float = 0.4,
     ) -> None:
         self.algorithm = algorithm
         self.replay = replay
         self.config = config
         self.folder = folder
         self._tracker = tracker
-        self._mirror = mirror
+        self._source = replay if demonstrations is None else demonstrations
+        self._demonstrations = None if demonstrations is None else demonstrations.demonstrations
         self._return_scale = return_scale
-        self._batch_size = batch_size
+        self._feed = Feed(
+            algorithm,
+            self._source,
+            batch_size,
+            mirror,
+            importance_exponent=importance_exponent,
+            return_scale=return_scale,
+        )
         self.period_s = period_s
         self._paths = [(field.name, f"o/{field.name}") for field in replay.schema.observation]
         self._evaluation_episodes = evaluation_episodes
@@ -83,6 +103,7 @@ class Learner:
         self.rounds = Rounds(synchronous_steps)
         if self.rounds.synchronous:
             self.limiter.backlog_steps = NO_BACKLOG
+        self.offline_updates = 0
         self.version = 0
         self.best_score = -np.inf
         self.best_version = 0
@@ -106,6 +127,21 @@ class Learner:
     def wall_s(self) -> float:
         """Seconds of wall time that the run has taken, earlier commands included."""
         return self._wall_offset_s + clock.now() - self._started
+
+    @property
+    def updates(self) -> int:
+        """Updates made so far, with an environment or without."""
+        return self.limiter.updates + self.offline_updates
+
+    @property
+    def age(self) -> int:
+        """Training steps and offline updates so far: the axis of the metrics; it only ever grows."""
+        return self.limiter.steps + self.offline_updates
+
+    @property
+    def updates_per_s(self) -> float:
+        """Updates per second of wall time, recently."""
+        return self._rate.per_second()
 
     def began_at(self, start: float) -> None:
         """Count wall time, and ``time_limit_s``, from ``start`` (of `clock.now`): when the command was given.
@@ -140,12 +176,23 @@ class Learner:
             # checkpoint: our next policy has to count as newer than that.
             self.version = max(self.version, int(acted["policy_version"].max()))
         if len(training):
-            self.algorithm.observe({path: training[column] for path, column in self._paths})
-            if self._return_scale is not None:
-                self._return_scale.observe(training)
+            self._observe(training)
             self.policy_of(training[-1])
         self._timing.add(acted)
         self.rounds.note(rows, self.limiter)
+
+    def observe_demonstrations(self) -> None:
+        """Count the demonstrations into the input statistics, once in a run: a resumed one has done so."""
+        if (replay := self._demonstrations) is None:
+            return
+        for rows in _stored(replay, replay.oldest_row):
+            if len(acted := _those(rows, (rows["flags"] & Flag.FINAL) == 0)):
+                self._observe(acted)
+
+    def _observe(self, rows: NDArray[Any]) -> None:
+        self.algorithm.observe({path: rows[column] for path, column in self._paths})
+        if self._return_scale is not None:
+            self._return_scale.observe(rows)
 
     def policy_of(self, row: Any, clock_offset_s: float | None = 0.0) -> tuple[int, float | None]:
         """Return which policy chose an action and how old it was then; note it for the metrics.
@@ -191,7 +238,7 @@ class Learner:
         if summary.evaluation:
             values["eval/score"] = summary.score
             self._judge(summary)
-        self._tracker.scalars(self.limiter.steps, values)
+        self._tracker.scalars(self.age, values)
 
     def _judge(self, summary: EpisodeSummary) -> None:
         version = summary.policy_version
@@ -216,14 +263,9 @@ class Learner:
         """Make one update if the limiter allows one and there is data; return whether it did."""
         if not self.limiter.may_update() or len(self.replay) == 0:
             return False
-        batch = self.replay.sample(self._batch_size)
-        if self._mirror is not None:
-            batch = self._mirror(batch)
-        if self._return_scale is not None:
-            batch = self._return_scale(batch)
-        self._metrics = self.algorithm.update(batch)
+        total = self.config.total_steps
+        self._update(0.0 if total is None else self.limiter.steps / total)
         self.limiter.count_update()
-        self._rate.count()
         return True
 
     @property
@@ -231,14 +273,24 @@ class Learner:
         """Whether there is something to do without waiting for rows: an update, or the end of a round."""
         return self.rounds.target is not None if self.rounds.synchronous else self.limiter.may_update()
 
+    def update_offline(self) -> None:
+        """Make one update from the demonstrations, whatever the run has recorded itself."""
+        total = self.config.offline_updates
+        self._update(0.0 if total is None else self.offline_updates / total)
+        self.offline_updates += 1
+
+    def _update(self, progress: float) -> None:
+        self._metrics = self._feed.update(min(1.0, progress))
+        self._rate.count()
+
     def publish_due(self) -> bool:
         """Tell whether enough updates were made for a new policy to be handed out."""
-        return self.limiter.updates - self._published_at >= self.config.publish_every
+        return self.updates - self._published_at >= self.config.publish_every
 
     def publish(self) -> tuple[int, bytes]:
         """Return (version, policy) of the weights as they are now; versions grow by one."""
         self.version += 1
-        self._published_at = self.limiter.updates
+        self._published_at = self.updates
         self.rounds.finish(self.limiter)
         weights = self.algorithm.policy_bytes(self.version)
         self._policies[self.version] = (weights, clock.now())
@@ -254,9 +306,14 @@ class Learner:
 
     @property
     def finished(self) -> bool:
-        """Whether the limit of steps is reached and the updates due by then are made, or the time is over."""
-        total, limit = self.config.total_steps, self.config.time_limit_s
+        """Whether the limit of steps is reached and the updates due by then are made, or the time is over.
+
+        Offline, whether the updates are made.
+        """
+        total, limit, offline = self.config.total_steps, self.config.time_limit_s, self.config.offline_updates
         elapsed = clock.now() - self._started
+        if offline is not None and self.offline_updates >= offline:
+            return True
         enough = total is not None and self.limiter.steps >= total and not self.limiter.owes(total)
         if self.rounds.synchronous and self.rounds.target is None:
             enough = False  # a run ends with a whole round
@@ -269,8 +326,8 @@ class Learner:
         """Return the present metrics, by the names of ``docs/metrics.md``; call it seldom, it waits."""
         values = {f"learn/{name}": float(value) for name, value in self._metrics.items()}
         values |= {
-            "learn/updates": float(self.limiter.updates),
-            "learn/updates_per_s": self._rate.per_second(),
+            "learn/updates": float(self.updates),
+            "learn/updates_per_s": self.updates_per_s,
             "learn/updates_per_step": self.limiter.ratio,
             "learn/policy_lag_versions": float(self._lag[0]),
             "learn/policy_lag_s": float(np.nan_to_num(self._lag[1])),
@@ -281,7 +338,7 @@ class Learner:
     def log(self) -> dict[str, float]:
         """Write the present metrics to the tracker and return them."""
         values = self.figures()
-        self._tracker.scalars(self.limiter.steps, values)
+        self._tracker.scalars(self.age, values)
         return values
 
     def lateness(self) -> NDArray[np.float32]:
@@ -290,12 +347,12 @@ class Learner:
 
     def save(self) -> Path:
         """Write a checkpoint: all of it, or (after a crash) none; return its folder."""
-        step = self.limiter.steps
-        temporary = self.folder.begin_checkpoint(step)
-        self.replay.save(temporary)
+        temporary = self.folder.begin_checkpoint(self.age)
+        self._source.save(temporary)
         counters = {
             "steps": self.limiter.steps,
             "updates": self.limiter.updates,
+            "offline_updates": self.offline_updates,
             "forgiven": self.limiter.forgiven,
             "published_at": self._published_at,
             "version": self.version,
@@ -312,7 +369,7 @@ class Learner:
         save_state(temporary, self.algorithm.state(), counters)
         if self.rounds.synchronous and (policy := self.handed_out) is not None:
             write_atomically(temporary / HANDED_OUT, policy[1])  # the weights may have gone on since
-        folder = self.folder.finish_checkpoint(temporary, step)
+        folder = self.folder.finish_checkpoint(temporary, self.age)
         write_atomically(self.folder.latest_policy, self.algorithm.policy_bytes(self.version))
         return folder
 
@@ -327,6 +384,7 @@ class Learner:
         state, counters = load_state(checkpoint)
         try:
             numbers = {name: float(counters[name]) for name in _COUNTERS}
+            offline_updates = int(counters.get("offline_updates", 0))  # earlier releases had none
             best = counters["best_score"]
             if (counters["return_scale"] is None) != (self._return_scale is None):
                 raise ValueError("replay.return_limit was switched on or off since")
@@ -337,13 +395,14 @@ class Learner:
             raise RunFolderError(
                 f"checkpoint {checkpoint}: counters.json lacks a number: {error!r}"
             ) from error
-        self.replay.restore(checkpoint)
+        self._source.restore(checkpoint)
         self.algorithm.restore(state)
         if self._return_scale is not None:
             self._return_scale.restore(counters["return_scale"])
         self.limiter.steps = int(numbers["steps"])
         self.limiter.updates = int(numbers["updates"])
         self.limiter.forgiven = numbers["forgiven"]
+        self.offline_updates = offline_updates
         self._published_at, self.rounds.target = int(numbers["published_at"]), target
         self.rounds.began_at_step = self.limiter.steps
         self.version = int(numbers["version"])
@@ -364,10 +423,9 @@ class Learner:
 
     def _account_from(self, number: int) -> None:
         """Count the rows that the journal got after a checkpoint, as if they had just come."""
-        replay = self.replay
-        count = 1 if self.rounds.synchronous else 1024
-        for begin in range(max(number, replay.oldest_row), replay.rows_added, count):
-            self._account(replay.read(np.arange(begin, min(begin + count, replay.rows_added))))
+        size = 1 if self.rounds.synchronous else 1024
+        for rows in _stored(self.replay, max(number, self.replay.oldest_row), size):
+            self._account(rows)
 
     def _recall_handed_out(self, checkpoint: Path) -> None:
         """Know again what the workers act with: it goes out once more under the same version."""
@@ -397,6 +455,12 @@ _COUNTERS = (
     *("steps", "updates", "forgiven", "published_at", "version", "best_version"),
     *("wall_s", "wall_offset_s", "started", "overruns", "rows"),
 )
+
+
+def _stored(replay: Replay, begin: int, size: int = 1024) -> Iterator[NDArray[Any]]:
+    """Yield the rows of a replay from number ``begin`` on, ``size`` at a time."""
+    for first in range(begin, replay.rows_added, size):
+        yield replay.read(np.arange(first, min(first + size, replay.rows_added)))
 
 
 def _those(rows: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[Any]:

@@ -19,6 +19,12 @@ class TrainerConfig:
     time_limit_s: float | None = None
     """Seconds of wall time, from the command on (also one that resumes), after which it ends; None: no
     limit."""
+    offline_updates: int | None = None
+    """Learn from ``replay.demonstrations`` alone: no environment is driven, and the run ends after so many
+    updates. None: learn by acting."""
+    offline_contract: str = ""
+    """Run folder (or its ``contract.json``) to take the spaces from instead of opening the environment; with
+    ``offline_updates`` only. Demonstrations have shapes, but no bounds."""
     start_steps: int = 500
     """Training steps before the first update (the warm-up). Usual: 500 to 10 000."""
     updates_per_step: float = 1.0
@@ -58,10 +64,17 @@ class TrainerConfig:
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise ConfigError(f"{name} is {value}; it must be positive and finite")
-        for name in ("start_steps", "publish_every", "threads", "total_steps"):
+        for name in ("start_steps", "publish_every", "threads", "total_steps", "offline_updates"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; it must be at least 1")
+        if self.offline_contract and self.offline_updates is None:
+            raise ConfigError("offline_contract is set, but does nothing without offline_updates")
+        if self.offline_updates is not None and self.total_steps is not None:
+            raise ConfigError(
+                f"total_steps is {self.total_steps}, but with offline_updates no step is made: set one of "
+                "them to null"
+            )
         if self.priority not in get_args(Priority):
             raise ConfigError(f"priority is {self.priority!r}; it must be one of {get_args(Priority)}")
 
@@ -92,8 +105,27 @@ class ReplayConfig:
     """Show half of each batch mirrored left to right, where the interface declares how (doubles what a
     steering device teaches per step); without effect elsewhere."""
 
+    sampling: Literal["uniform", "prioritised"] = "uniform"
+    """``uniform``: every transition is drawn alike. ``prioritised``: in proportion to a power of what the
+    algorithm says there is left to learn from it (arXiv 1511.05952); only with an algorithm that says so."""
+    priority_exponent: float = 0.6
+    """``prioritised`` only: power of the priorities, in (0, 1]; near 0 all are drawn alike. Usual: 0.4 to
+    0.7."""
+    importance_exponent: float = 0.4
+    """``prioritised`` only: how far the weights of the losses correct for the uneven drawing at the
+    beginning, in [0, 1]; it grows in a straight line to 1 (in full) at ``trainer.total_steps`` or
+    ``trainer.offline_updates``, and stays where neither is set. Usual: 0.4 to 0.6."""
+    demonstrations: tuple[str, ...] = ()
+    """Segment files of demonstrations (`tickrate record`, `tickrate data export`) to learn from as well. They
+    are kept beside the run's own rows, in memory, and never overwritten by them."""
+    demonstration_share: float = 0.5
+    """Share of each batch that is drawn from the ``demonstrations``, in (0, 1). One half is RLPD's symmetric
+    sampling (arXiv 2302.02948); less, once the run's own data are better. Rows of expert workers and of
+    takeovers do not count towards it: they are the run's own, and drawn like the rest of them."""
+
     def __post_init__(self) -> None:
         """Refuse values that cannot work."""
+        self._check_sampling()
         if not 0.0 < self.gamma < 1.0:
             raise ConfigError(f"gamma is {self.gamma}; it must be above 0 and below 1")
         if self.storage not in ("auto", "journal", "memory"):
@@ -106,3 +138,24 @@ class ReplayConfig:
             raise ConfigError(f"n_step is {self.n_step}; it must be at least 1")
         if self.capacity < 100 + self.n_step:
             raise ConfigError(f"capacity is {self.capacity}; it must be at least {100 + self.n_step}")
+
+    def _check_sampling(self) -> None:
+        if self.sampling not in ("uniform", "prioritised"):
+            raise ConfigError(f"sampling is {self.sampling!r}; it must be uniform or prioritised")
+        if not 0.0 < self.priority_exponent <= 1.0:
+            raise ConfigError(
+                f"priority_exponent is {self.priority_exponent}; it must be above 0 and at most 1"
+            )
+        if not 0.0 <= self.importance_exponent <= 1.0:
+            raise ConfigError(f"importance_exponent is {self.importance_exponent}; it must be in 0 to 1")
+        if not 0.0 < self.demonstration_share < 1.0:
+            raise ConfigError(
+                f"demonstration_share is {self.demonstration_share}; it must be above 0 and below 1 (to "
+                "learn from demonstrations alone, set trainer.offline_updates)"
+            )
+        unused = ["priority_exponent", "importance_exponent"] if self.sampling == "uniform" else []
+        unused += [] if self.demonstrations else ["demonstration_share"]
+        for name in unused:
+            if getattr(self, name) != getattr(ReplayConfig, name):
+                needs = "sampling: prioritised" if name.endswith("exponent") else "demonstrations"
+                raise ConfigError(f"{name} is set, but does nothing without {needs}")

@@ -189,7 +189,7 @@ class Trainer:
         # A resumed run acts on with what it had learned. One that had saved nothing yet has only its rows:
         # the workers go on with the policy that they have. In rounds the same policy goes out again.
         policy = learner.handed_out
-        if policy is None and learner.version > 0 and learner.limiter.updates > 0:
+        if policy is None and learner.version > 0 and learner.updates > 0:
             policy = learner.publish()
         if policy is not None:
             self._send_weights(learner, policy)

@@ -56,7 +56,8 @@ class WorkerConfig:
     """Empty: our own policy. ``module:Class``: another `Actor`, made with the keyword arguments
     ``leaf_spaces``, ``action_space``, ``period_s``, ``action_buffer_length`` and ``seed``; it gets weights
     by ``load``, except in an expert, which acts from the start. For an expert also the path of a saved policy
-    (``best.policy``, ``best.onnx``)."""
+    (``best.policy``, ``best.onnx``); an expert with a ``takeover`` and no actor rests, with the device's
+    default action, whenever the operator does not drive."""
     takeover: str = ""
     """``module:Class`` of an operator who may take over at any step (`tickrate.runtime.takeover.Operator`);
     empty: nobody. The row stores what was really applied, with the flag TAKEOVER."""
@@ -129,10 +130,10 @@ class WorkerConfig:
             raise ConfigError(
                 f"actor is {self.actor!r}, but with remote.enabled the remote side acts: name it there"
             )
-        if self.purpose == "expert" and not (self.actor or self.remote.enabled):
+        if self.purpose == "expert" and not (self.actor or self.remote.enabled or self.takeover):
             raise ConfigError(
                 "an expert worker needs an actor of its own: actor as 'module:Class' or a saved policy "
-                "('runs/mine/best.policy'), or remote.enabled"
+                "('runs/mine/best.policy'), or remote.enabled, or takeover with somebody who drives"
             )
         if self.actor.endswith(POLICY_SUFFIXES) and self.purpose != "expert":
             raise ConfigError(
