@@ -28,7 +28,7 @@ def test_it_trains_and_returns_the_run_folder(capsys):
         seed=3,
         name="mine",
         trainer={"start_steps": 20},
-        algorithm={"preset": "plain", "hidden": [8], "batch_size": 8},
+        algorithm={"preset": "sac", "actor": {"hidden": [8]}, "critic": {"hidden": [8]}, "batch_size": 8},
         replay__gamma=0.9,
     )
     assert folder.as_posix() == "runs/mine"

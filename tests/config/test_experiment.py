@@ -45,10 +45,10 @@ def test_the_defaults_survive_being_written():
         ({"worker": {"evaluation": {"episode": 1}}}, "'worker.evaluation.episode'. Did you mean 'episodes'"),
         ({"worker": {"warmup": {"hold": [0, 2]}}}, r"in worker.warmup: hold is \(0, 2\)"),
         ({"worker": {"warmup": {"normal": {"x": [0, 1]}}}}, "a key of worker.warmup.normal is 'x'"),
-        ({"algorithm": {"hiden": [8]}}, "'algorithm.hiden'. Did you mean 'hidden'"),
+        ({"algorithm": {"actor": {"hiden": [8]}}}, "'algorithm.actor.hiden'. Did you mean 'hidden'"),
         ({"algorithm": {"name": "sacc"}}, "Did you mean 'sac'"),
-        ({"algorithm": {"preset": "plane"}}, "algorithm.preset is 'plane'.*Did you mean 'plain'"),
-        ({"algorithm": {"learning_rate": 0}}, "in algorithm: sac.learning_rate is 0"),
+        ({"algorithm": {"preset": "crosq"}}, "algorithm.preset is 'crosq'.*Did you mean 'crossq'"),
+        ({"algorithm": {"batch_size": 0}}, "in algorithm: sac.batch_size is 0"),
         ({"algorithm": "sac"}, "algorithm is 'sac'; expected a section"),
         ({"trainer": {"updates_per_step": 0}}, "in trainer: updates_per_step is 0"),
         ({"replay": {"gamma": 1.5}}, "in replay: gamma is 1.5"),
@@ -69,7 +69,7 @@ def test_a_mistake_at_any_level_names_its_place_and_the_nearest_key(values, mess
     ("settings", "switch"),
     [
         ({"target_rate": 0.01}, "target_network"),
-        ({"preset": "plain", "batch_norm_momentum": 0.1}, "batch_norm"),
+        ({"preset": "sac", "value_limit": 3.0}, "value_bins"),
         ({"learn_temperature": False, "target_entropy_per_dim": -0.5}, "learn_temperature"),
     ],
 )
@@ -80,11 +80,17 @@ def test_an_option_that_the_algorithm_does_not_use_is_an_error(settings, switch)
 
 def test_presets_and_single_settings():
     plain = experiment_from_mapping(
-        {"algorithm": {"preset": "plain", "hidden": [32], "learning_rate": "1e-3"}}
+        {
+            "algorithm": {
+                "preset": "sac",
+                "actor": {"hidden": [32]},
+                "critic_optimiser": {"learning_rate": "1e-3"},
+            }
+        }
     )
     assert plain.algorithm.settings.target_network
-    assert plain.algorithm.settings.hidden == (32,)
-    assert plain.algorithm.settings.learning_rate == 1e-3
+    assert plain.algorithm.settings.actor.hidden == (32,)
+    assert plain.algorithm.settings.critic_optimiser.learning_rate == 1e-3
     assert not experiment_from_mapping({}).algorithm.settings.target_network
 
 
@@ -100,7 +106,7 @@ def test_overrides_set_nested_keys_and_leave_the_source_alone():
 
 
 def test_another_preset_replaces_the_recipe_of_a_shipped_file():
-    values = override(read_yaml(PRESETS / "circuit.yaml"), {"algorithm.preset": "plain"})
+    values = override(read_yaml(PRESETS / "circuit.yaml"), {"algorithm.preset": "sac"})
     assert experiment_from_mapping(values).algorithm.settings.target_network
 
 

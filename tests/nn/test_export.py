@@ -6,7 +6,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from tickrate.nn.encoders import EncoderConfig, ObservationEncoder
+from tickrate.nn.encoder_config import EncoderConfig
+from tickrate.nn.encoders import ObservationEncoder
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.normaliser import RunningNormaliser
 from tickrate.nn.recurrent import RecurrentLayer

@@ -11,7 +11,8 @@ from torch import nn
 from tickrate.artefact import Exploration, LeafSpec, PolicyContract, action_spec, leaf_spec
 from tickrate.artefact.container import unpack
 from tickrate.errors import PolicyError, PolicyMismatch
-from tickrate.nn.encoders import EncoderConfig, ObservationEncoder
+from tickrate.nn.encoder_config import EncoderConfig
+from tickrate.nn.encoders import ObservationEncoder
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.recurrent import RecurrentLayer
 from tickrate.onnx.actor import OnnxPolicy

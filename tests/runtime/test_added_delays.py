@@ -354,7 +354,7 @@ def test_sac_learns_on_the_delayed_drone_from_an_experiment_file(delays, tmp_pat
         "      drone_kwargs: {communication_delay_min: 0.0, communication_delay_max: 0.0}\n"
         f"  delays: {{action: {delays}}}\n"
         "  realtime: {real_time: false, act_buf_len: 5}\n"
-        "algorithm: {name: sac, preset: crossq, hidden: [16, 16], batch_size: 16}\n"
+        "algorithm:\n  batch_size: 16\n  actor: {hidden: [16, 16]}\n  critic: {hidden: [16, 16]}\n"
         "replay: {capacity: 1000, n_step: 1}\n"
         "worker:\n  evaluation: {every_steps: 0}\n"
         "trainer: {start_steps: 20, total_steps: 40}\n"

@@ -60,6 +60,6 @@ def test_a_replay_that_does_not_fit_into_memory_is_refused(tmp_path):
     contract = EnvironmentContract(
         {"place": spaces.Box(-1, 1, (2,), np.float32)}, CONTRACT.action_space, 0.0, 0, None
     )
-    parts = LearnerParts("sac", SACConfig.crossq(), ReplayConfig(capacity=10**13), TrainerConfig(), 1, 0)
+    parts = LearnerParts("sac", SACConfig(), ReplayConfig(capacity=10**13), TrainerConfig(), 1, 0)
     with pytest.raises(ConfigError, match=r"10,?000,?000,?000,?000"):
         parts.build(contract, folder, ListTracker(), resume=False)

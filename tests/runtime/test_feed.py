@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from runtime_kit import CONTRACT, SCHEMA, FixedAlgorithm, ListTracker, rows_of
 
+from tickrate.algorithms.options import NetworkConfig
 from tickrate.algorithms.sac_config import SACConfig
 from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.data.mixture import Mixture
@@ -17,6 +18,8 @@ from tickrate.runtime.assembly import LearnerParts
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
 from tickrate.runtime.run_folder import RunFolder, load_state
+
+SMALL = NetworkConfig(hidden=(8,))
 
 
 class Watching(FixedAlgorithm):
@@ -228,7 +231,7 @@ def build(path, replay, algorithm="sac", *, trainer=None, resume=False):
         folder.prepare("refuse")
     parts = LearnerParts(
         algorithm,
-        SACConfig.plain(hidden=(8,), batch_size=8, normalise_observations=True),
+        SACConfig(actor=SMALL, critic=SMALL, batch_size=8, normalise_observations=True),
         replay,
         trainer or TrainerConfig(start_steps=1),
         evaluation_episodes=1,

@@ -7,6 +7,7 @@ import pytest
 import torch
 from runtime_kit import SCHEMA, ScriptedEnvironment, make_learner
 
+from tickrate.algorithms.options import NetworkConfig, OptimiserConfig
 from tickrate.algorithms.sac_config import SACConfig
 from tickrate.errors import ConfigError, DeviceLost, RunFolderError
 from tickrate.policy import Policy
@@ -30,7 +31,17 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-SETTINGS = SACConfig.plain(hidden=(16, 16), batch_size=32, learning_rate=1e-2, initial_temperature=0.02)
+SMALL = NetworkConfig(hidden=(16, 16))
+FAST = OptimiserConfig(learning_rate=1e-2)
+SETTINGS = SACConfig(
+    actor=SMALL,
+    critic=SMALL,
+    actor_optimiser=FAST,
+    critic_optimiser=FAST,
+    temperature_optimiser=FAST,
+    batch_size=32,
+    initial_temperature=0.02,
+)
 
 
 def train(path, probe, steps, *, seed=0, resume=False, boot=0, evaluate=0, watch=None):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,50 +12,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tickrate.errors import ConfigError, suggest
+from tickrate.nn.encoder_config import EncoderConfig
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.normaliser import RunningNormaliser
-
-ConvolveAlong = Literal["time", "features"]
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """How an observation group becomes features; options for what a group does not have do nothing."""
-
-    image_channels: tuple[int, ...] = (32, 64, 64)
-    """Channels of each convolution over images. The default is the Atari network (Mnih et al. 2015), for
-    84x84 (7x7 remain) and 64x64 (4x4); DrQ's is (32, 32, 32, 32)."""
-    image_kernels: tuple[int, ...] = (8, 4, 3)
-    """Edge of each kernel in pixels. DrQ: (3, 3, 3, 3)."""
-    image_strides: tuple[int, ...] = (4, 2, 1)
-    """Stride of each convolution in pixels. DrQ: (2, 1, 1, 1); it sees more, at six times the cost."""
-    image_features: int = 64
-    """Features of each image leaf, after a linear layer, layer norm and tanh. Usual: 50 to 512."""
-    history_leaves: tuple[str, ...] = ()
-    """Leaves ``(time, features)`` that go through a 1-D CNN of their own; all others are flattened."""
-    history_channels: tuple[int, ...] = (32, 32)
-    """Channels of each convolution over histories."""
-    history_kernels: tuple[int, ...] = (3, 3)
-    """Length of each kernel, in steps or neighbouring features."""
-    history_strides: tuple[int, ...] = (1, 1)
-    """Stride of each convolution over histories."""
-    history_features: int = 64
-    """Features of each such leaf, after a linear layer, layer norm and tanh."""
-    history_along: ConvolveAlong = "time"
-    """Which axis the kernels move along. ``time``: long histories. ``features``: neighbouring features belong
-    together, as the beams of a LIDAR; the steps are the channels."""
-
-    def __post_init__(self) -> None:
-        """Refuse layers that cannot be."""
-        for kind in ("image", "history"):
-            names = [f"{kind}_{part}" for part in ("channels", "kernels", "strides")]
-            lists = [getattr(self, name) for name in names]
-            if len({len(values) for values in lists}) != 1 or not lists[0]:
-                raise ConfigError(f"{', '.join(names)} are {lists}: give one number each for every layer")
-            if any(n < 1 for values in lists for n in values) or getattr(self, f"{kind}_features") < 1:
-                raise ConfigError(f"{', '.join(names)} and {kind}_features must be positive: {lists}")
-        if self.history_along not in get_args(ConvolveAlong):
-            raise ConfigError(f"history_along is {self.history_along!r}: one of {get_args(ConvolveAlong)}")
 
 
 class ConvolutionEncoder(nn.Module):
