@@ -16,7 +16,7 @@ from tickrate.artefact.container import contract_from_json
 from tickrate.artefact.matching import check_successor
 from tickrate.errors import MissingExtra, PolicyError, PolicyMismatch
 from tickrate.onnx.names import ACTION, CONTRACT, OUTPUTS, leaf_input, state_input, state_output
-from tickrate.program.checking import Shapes
+from tickrate.program.shapes import Shapes
 
 try:
     import onnxruntime
