@@ -83,6 +83,12 @@ def test_train_then_refuse_resume_and_play(home, capsys):
     assert "best.policy: version" in out
     assert "episode 2: return" in out
     assert "16 steps, truncated" in out
+    played = [line for line in out.splitlines() if line.startswith("episode")]
+    assert command.main(["export", "runs/r"]) == 0
+    assert command.main(["play", "runs/r/best.onnx", "--episodes", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "best.onnx: version" in out
+    assert [line for line in out.splitlines() if line.startswith("episode")] == played
     assert command.main(["play", "runs/r/latest.policy", "--env", "Pendulum-v1"]) == 2
     assert "leaf 'value'" in capsys.readouterr().err
 
