@@ -1,1 +1,1 @@
-"""Networks in torch: batched ensembles, normalisers, the squashed Gaussian, folding to affine layers."""
+"""Networks in torch: batched ensembles, encoders, recurrent layers, normalisers, heads; and how they are written down."""

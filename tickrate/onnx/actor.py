@@ -192,7 +192,8 @@ def _opened(blob: bytes) -> tuple[Any, PolicyContract, Shapes]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 4  # what goes wrong is said in the error
-    # A file may name other files as its weights; there is no such folder, so that none is ever opened.
+    # A file may name other files as its weights; there is no such folder, so that none is ever
+    # opened (ONNX Runtime 1.21 and later).
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", _NOWHERE)
     try:
         session = onnxruntime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])

@@ -104,7 +104,6 @@ def _conv1d(made: Compiled, op: Conv1d) -> None:
 
 def _convolve(made: Compiled, op: Conv1d | Conv2d, kernel: Shape, stride: Shape, padding: Shape) -> None:
     """Gather every patch into a row, then do one matrix product; channels are the last axis in here."""
-    space = range(1, 1 + len(kernel))
     x = np.moveaxis(made.values[op.input], 1, -1)
     if any(padding):
         size = [n + 2 * p for n, p in zip(x.shape[1:-1], padding, strict=True)]
@@ -112,7 +111,9 @@ def _convolve(made: Compiled, op: Conv1d | Conv2d, kernel: Shape, stride: Shape,
         inside = padded[:, *(slice(p, n - p) for n, p in zip(size, padding, strict=True))]
         made.steps.append(functools.partial(np.copyto, inside, x))
         x = padded
-    windows = sliding_window_view(x, kernel, axis=tuple(space))[:, *(slice(None, None, s) for s in stride)]
+    windows = sliding_window_view(x, kernel, axis=tuple(range(1, 1 + len(kernel))))[
+        :, *(slice(None, None, s) for s in stride)
+    ]
     windows = np.moveaxis(windows, 1 + len(kernel), -1)
     patches = np.empty(windows.shape, np.float32)
     out = _channels_last(made.batch, made.shapes.values[op.output])
