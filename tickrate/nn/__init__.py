@@ -1,1 +1,1 @@
-"""Networks in torch: batched ensembles, encoders, recurrent layers, normalisers, heads; and how they are written down."""
+"""Networks in torch: ensembles, encoders, recurrent layers, normalisers; and how they are written down."""
