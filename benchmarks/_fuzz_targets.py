@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import struct
 import tempfile
@@ -19,8 +20,6 @@ from typing import Any, get_args
 
 import msgspec
 import numpy as np
-import safetensors
-import safetensors.numpy
 from _fuzz_changes import TREE, TREE_SEED, as_json, changed, text_of
 from gymnasium import spaces
 
@@ -31,7 +30,7 @@ from tickrate.data.schema import Field, RecordSchema
 from tickrate.errors import MessageError, PolicyError, RecordError, Refused, VersionMismatch, WireError
 from tickrate.games.circuit import protocol
 from tickrate.policy import Policy
-from tickrate.program.spec import mlp_program
+from tickrate.program import spec
 from tickrate.runtime import shared_file
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.ledger import Ledger
@@ -44,6 +43,7 @@ SCHEMA = RecordSchema(
     (Field("speed", "float32", (2,)), Field("camera", "uint8", (8, 8), stack=4)),
     Field("action", "float32", (1,)),
 )
+FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures"
 FOLDER = Path(tempfile.gettempdir())
 """Where targets that read files put them; `use_folder` sets it."""
 
@@ -246,25 +246,70 @@ def decode_contract(data: bytes) -> None:
 # --- policies ----------------------------------------------------------------------------------------------
 
 
-def example_policy() -> bytes:
-    contract = artefact.PolicyContract(
+MANY_OPS: tuple[Any, ...] = (
+    spec.ReadLeaf("camera", "image", 1 / 255, -0.5, (2, 0, 1)),
+    spec.Conv2d("image", "conv", 2, (3, 2), (2, 1), (1, 0)),
+    spec.Scale("conv", "scaled"),
+    spec.Activation("scaled", "active", "elu"),
+    spec.Reshape("active", "flat", (24,)),
+    spec.ReadLeaf("scan", "history", axes=(1, 0)),
+    spec.Conv1d("history", "along", 2, 2),
+    spec.Reshape("along", "steps", (4,)),
+    spec.Read(("speed",), "speed"),
+    spec.Concat(("flat", "steps", "speed"), "all"),
+    spec.Affine("all", "small", 4),
+    spec.LayerNorm("small", "norm"),
+    spec.RmsNorm("norm", "root"),
+    spec.GruCell("root", "gru", 4, "mind"),
+    spec.Add(("gru", "root"), "sum"),
+    spec.LstmCell("sum", "lstm", 4, "short", "long"),
+    spec.Affine("lstm", "logits", 10),
+    spec.ExpectedValue("logits", "values", 2, -1.0, 1.0),
+)
+"""Every operation of a program once."""
+
+LEAVES = (
+    artefact.LeafSpec("camera", "uint8", (6, 5, 3)),
+    artefact.LeafSpec("scan", "float64", (3, 2)),
+    artefact.LeafSpec("speed", "float32", (2,)),
+)
+
+
+@functools.cache
+def example_policies() -> tuple[bytes, ...]:
+    """Return a plain policy, one with every operation and several choices, and one of the first format."""
+    plain = artefact.PolicyContract(
         algorithm="x",
-        observation=(artefact.LeafSpec("speed", "float32", (2,)),),
+        observation=LEAVES[2:],
         action=artefact.BoxAction("float32", (1,), (-1.0,), (1.0,)),
         groups={"actor": ("speed",)},
-        program=mlp_program(("speed",), (3, 2)),
+        program=spec.mlp_program(("speed",), (3, 2)),
         exploration=artefact.Exploration(),
         period_s=0.05,
         action_buffer_length=0,
     )
+    many = msgspec.structs.replace(
+        plain,
+        observation=LEAVES,
+        action=artefact.MultiDiscreteAction("int64", (2,), (2, 3), (0, -1)),
+        head="greedy",
+        groups={"actor": ("camera", "scan", "speed")},
+        program=spec.Program(MANY_OPS),
+        exploration=artefact.Exploration(epsilon=0.5),
+    )
+    return packed(plain), packed(many), (FIXTURES / "first_format.policy").read_bytes()
+
+
+def packed(contract: artefact.PolicyContract) -> bytes:
+    """Return an artefact whose tensors are ones."""
     shapes = artefact.check_contract(contract).tensors
     return artefact.pack(contract, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
 
 
 @functools.cache
-def policy_parts() -> tuple[Any, bytes]:
+def policy_parts(which: int) -> tuple[Any, bytes]:
     """Return the header of a valid policy, its contract no longer text, and the bytes of its tensors."""
-    blob = example_policy()
+    blob = example_policies()[which % len(example_policies())]
     end = 8 + int.from_bytes(blob[:8], "little")
     header = json.loads(blob[8:end])
     header["__metadata__"]["contract"] = json.loads(header["__metadata__"]["contract"])
@@ -272,7 +317,7 @@ def policy_parts() -> tuple[Any, bytes]:
 
 
 def changed_policy(data: bytes) -> bytes:
-    header, tensors = policy_parts()
+    header, tensors = policy_parts(data[-1])
     header = changed(header, data)
     meta = header.get("__metadata__") if isinstance(header, dict) else None
     if isinstance(meta, dict) and "contract" in meta:
@@ -281,8 +326,12 @@ def changed_policy(data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + tensors
 
 
+MOST_WEIGHTS = 1 << 20
+"""Most weights that are made to fit a contract; each is there several times while its policy is made."""
+
+
 def decode_policy(data: bytes) -> None:
-    """Load a policy as it is; then, with the hash of its weights put right, load it and act."""
+    """Load a policy as it is; then, with tensors that fit its contract, load it and act."""
     if data[:1] == bytes([TREE]):
         data = changed_policy(data)
     try:
@@ -290,14 +339,16 @@ def decode_policy(data: bytes) -> None:
     except PolicyError:
         pass
     contract = artefact.read_contract(data)
-    try:
-        weights = safetensors.numpy.load(data)
-        blob = artefact.pack(contract, weights)
-    except (safetensors.SafetensorError, PolicyError, KeyError, ValueError, TypeError, OverflowError):
+    tensors = artefact.check_contract(contract).tensors.values()
+    if sum(math.prod(shape) for shape in tensors) > MOST_WEIGHTS:
         return
-    policy = Policy.from_bytes(blob, seed=0)
+    policy = Policy.from_bytes(packed(contract), seed=0)
     leaves = {leaf.path: np.zeros((1, *leaf.shape), leaf.dtype) for leaf in contract.observation}
-    policy.act(leaves, policy.initial_state(1))
+    state = policy.initial_state(1)
+    for deterministic in (False, True):
+        action, state, _ = policy.act(leaves, state, deterministic=deterministic)
+        assert action.shape == (1, *contract.action.shape)
+        assert action.dtype == contract.action.dtype
 
 
 # --- files -------------------------------------------------------------------------------------------------
@@ -481,7 +532,7 @@ TARGETS: dict[str, Target] = {
         (MessageError, RecordError),
         lambda: [json.dumps(CONTRACT.to_dict()).encode(), TREE_SEED],
     ),
-    "policy": Target(decode_policy, (PolicyError,), lambda: [example_policy(), TREE_SEED]),
+    "policy": Target(decode_policy, (PolicyError,), lambda: [*example_policies(), TREE_SEED]),
     "segment header": Target(
         decode_segment_header,
         (RecordError,),

@@ -1,27 +1,54 @@
 """Bytes that are no policy are refused, each for its own reason, before anything is done with them."""
 
 import json
+import math
 import pickle
 import struct
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tickrate.artefact import (
     FORMAT,
     BoxAction,
     Exploration,
     LeafSpec,
+    MultiDiscreteAction,
     PolicyContract,
+    check_contract,
     pack,
     read_contract,
     unpack,
 )
+from tickrate.artefact.container import contract_from_json
 from tickrate.errors import PolicyError
-from tickrate.program.spec import mlp_program
+from tickrate.policy import Policy
+from tickrate.program.spec import (
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv1d,
+    Conv2d,
+    ExpectedValue,
+    GruCell,
+    LayerNorm,
+    LstmCell,
+    Op,
+    Program,
+    Read,
+    ReadLeaf,
+    Reshape,
+    RmsNorm,
+    Scale,
+    mlp_program,
+)
 
 
 def contract(**changes):
@@ -152,6 +179,30 @@ def edited(change, tensors=None):
         (lambda c: c["action"].update(low=[-1.0, -1.0]), "needs 1 bounds"),
         (lambda c: c["action"].update(dtype="int32"), "int32"),
         (lambda c: c["action"].update(kind="graph"), "graph"),
+        (lambda c: c["action"].update(high=[1e39]), "action bounds [-1.0, 1e+39]"),
+        (lambda c: c["action"].update(high=[1e5], dtype="float16"), "action bounds [-1.0, 100000.0]"),
+        (
+            lambda c: c.update(action={"kind": "discrete", "dtype": "uint64", "n": 2, "start": 2**63}),
+            "do not fit uint64",
+        ),
+        (
+            lambda c: c.update(action={"kind": "discrete", "dtype": "uint8", "n": 300}),
+            "choices from 0 to 299 at index 0 do not fit uint8",
+        ),
+        (lambda c: c.update(action={"kind": "discrete", "dtype": "float32", "n": 2}), "choices are whole"),
+        (lambda c: c.update(action={"kind": "discrete", "dtype": "int64", "n": 0}), "at least 1 each"),
+        (
+            lambda c: c.update(
+                action={
+                    "kind": "multi_discrete",
+                    "dtype": "int8",
+                    "shape": [2],
+                    "choices": [2],
+                    "starts": [0],
+                }
+            ),
+            "needs 2 numbers of choices",
+        ),
         (lambda c: c["action"].pop("kind"), "kind"),
         (lambda c: c.update(head="oracle"), "oracle"),
         (lambda c: c.update(head="greedy"), "the head 'greedy' cannot act in a box space"),
@@ -228,3 +279,126 @@ def test_the_first_format_takes_only_what_it_had(change, words):
     with pytest.raises(PolicyError) as error:
         unpack(first_format(change))
     assert words in str(error.value)
+
+
+EVERY_OPERATION = (
+    ReadLeaf("camera", "image", 1 / 255, -0.5, (2, 0, 1)),
+    Conv2d("image", "conv", 2, (3, 2), (2, 1), (1, 0)),
+    Scale("conv", "scaled"),
+    Activation("scaled", "active", "elu"),
+    Reshape("active", "flat", (24,)),
+    ReadLeaf("scan", "history", axes=(1, 0)),
+    Conv1d("history", "along", 2, 2),
+    Reshape("along", "steps", (4,)),
+    Read(("speed",), "speed"),
+    Concat(("flat", "steps", "speed"), "all"),
+    Affine("all", "small", 4),
+    LayerNorm("small", "norm"),
+    RmsNorm("norm", "root"),
+    GruCell("root", "gru", 4, "mind"),
+    Add(("gru", "root"), "sum"),
+    LstmCell("sum", "lstm", 4, "short", "long"),
+    Affine("lstm", "logits", 10),
+    ExpectedValue("logits", "values", 2, -1.0, 1.0),
+)
+MANY = contract(
+    observation=(
+        LeafSpec("camera", "uint8", (6, 5, 3)),
+        LeafSpec("scan", "float64", (3, 2)),
+        LeafSpec("speed", "float32", (2,)),
+    ),
+    action=MultiDiscreteAction("int64", (2,), (2, 3), (0, -1)),
+    head="greedy",
+    groups={"actor": ("camera", "scan", "speed")},
+    program=Program(EVERY_OPERATION),
+    exploration=Exploration(epsilon=0.5),
+)
+ODD = (
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        2,
+        7,
+        255,
+        1 << 20,
+        1 << 31,
+        1 << 63,
+        10**30,
+        0.5,
+        1e308,
+        float("nan"),
+        float("inf"),
+    ),
+    *(
+        [],
+        {},
+        [0],
+        [1, 1],
+        [-1, 2],
+        [1 << 40],
+        [2] * 40,
+        "",
+        "x",
+        "noise",
+        "speed",
+        "sum",
+        "box",
+        "O",
+        "a" * 5000,
+    ),
+    *("int8", "float16", "squashed_gaussian", "categorical", "tickrate-policy/1", "\0", "../x"),
+)
+
+
+def places(plain):
+    """Yield (container, key) of everything inside nested plain values."""
+    keys = plain if isinstance(plain, dict) else range(len(plain)) if isinstance(plain, list) else ()
+    for key in keys:
+        yield plain, key
+        yield from places(plain[key])
+
+
+def ones(found):
+    shapes = check_contract(found).tensors
+    return {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+
+
+def test_a_contract_with_every_operation_is_possible():
+    assert {type(op) for op in EVERY_OPERATION} == set(get_args(Op))
+    policy = Policy(MANY, ones(MANY))
+    leaves = {leaf.path: np.zeros((1, *leaf.shape), leaf.dtype) for leaf in MANY.observation}
+    assert policy.act(leaves, policy.initial_state(1))[0].shape == (1, 2)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_a_hostile_contract_is_refused_or_acts(data):
+    """Change one to three places of a contract that uses every operation; give it tensors that fit."""
+    text = json.loads(msgspec.json.encode(MANY))
+    for _ in range(data.draw(st.integers(1, 3))):
+        node, key = data.draw(st.sampled_from(list(places(text))))
+        match data.draw(st.integers(0, 3)):
+            case 0 if isinstance(node, dict):
+                del node[key]
+            case 1 if isinstance(node, list):
+                node.insert(key, node[key])
+            case 2:
+                other, where = data.draw(st.sampled_from(list(places(text))))
+                node[key] = json.loads(json.dumps(other[where]))
+            case _:
+                node[key] = data.draw(st.sampled_from(ODD))
+    try:
+        found = contract_from_json(json.dumps(text))
+        shapes = check_contract(found)
+        if sum(math.prod(shape) for shape in shapes.tensors.values()) > 1 << 20 or shapes.work > 1 << 24:
+            return
+        policy = Policy.from_bytes(pack(found, ones(found)), seed=0)
+    except PolicyError:
+        return
+    leaves = {leaf.path: np.zeros((2, *leaf.shape), leaf.dtype) for leaf in found.observation}
+    action, _, _ = policy.act(leaves, policy.initial_state(2))
+    assert action.shape == (2, *found.action.shape)
+    assert action.dtype == found.action.dtype

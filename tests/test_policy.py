@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tickrate.artefact import BoxAction, Exploration, LeafSpec, PolicyContract, action_spec
+from tickrate.artefact import (
+    BoxAction,
+    Exploration,
+    LeafSpec,
+    PolicyContract,
+    action_spec,
+    check_contract,
+)
 from tickrate.errors import PolicyError, PolicyMismatch
 from tickrate.policy import Actor, Policy
-from tickrate.program.spec import mlp_program
+from tickrate.program.spec import Affine, GruCell, Program, Read, mlp_program
 
 LEAVES = {
     "speed": spaces.Box(0, 9, (1,)),
@@ -365,3 +372,67 @@ def test_check_refuses_other_choices_with_both_values(mine, theirs, words):
         policy.check(observation, theirs)
     for word in words:
         assert word in str(error.value)
+
+
+def recurrent(units=2, seed=0):
+    """Return a policy with one GRU cell in front of its outputs."""
+    program = Program(
+        (
+            Read(("speed",), "input"),
+            GruCell("input", "cell", units, "mind"),
+            Affine("cell", "out", 2),
+        )
+    )
+    contract = PolicyContract(
+        algorithm="fixed",
+        observation=(LeafSpec("speed", "float32", (1,)),),
+        action=action_spec(spaces.Box(-1, 1, (1,))),
+        groups={"actor": ("speed",)},
+        program=program,
+        exploration=Exploration(noise_correlation=0.5),
+        period_s=0.0,
+        action_buffer_length=0,
+    )
+    rng = np.random.default_rng(seed)
+    shapes = check_contract(contract).tensors
+    weights = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    return Policy(contract, weights, seed=seed)
+
+
+def test_a_recurrent_policys_state_goes_from_step_to_step():
+    policy, observation = recurrent(), {"speed": np.full((1, 1), 0.5, np.float32)}
+    start = policy.initial_state(1)
+    assert {name: rows.shape for name, rows in start.items()} == {"noise": (1, 1), "mind": (1, 2)}
+    assert not start["mind"].any()
+    first, state, _ = policy.act(observation, start, deterministic=True)
+    second, later, _ = policy.act(observation, state, deterministic=True)
+    assert not np.allclose(first, second)
+    assert state["noise"] is start["noise"]  # noise rests while nothing explores
+    again, _, _ = policy.act(observation, policy.initial_state(1), deterministic=True)
+    np.testing.assert_array_equal(again, first)
+    _, explored, _ = policy.act(observation, state)
+    np.testing.assert_array_equal(explored["mind"], later["mind"])
+    assert explored["noise"] is not start["noise"]
+
+
+def test_what_the_network_says_is_fresh_and_carries_the_state():
+    policy, observation = recurrent(), {"speed": np.full((1, 1), 0.5, np.float32)}
+    outputs, state = policy.outputs(observation, policy.initial_state(1))
+    kept = outputs.copy()
+    later, _ = policy.outputs(observation, state)
+    np.testing.assert_array_equal(outputs, kept)
+    assert not np.allclose(later, outputs)
+    action, _, _ = policy.act(observation, state, deterministic=True)
+    np.testing.assert_allclose(action, np.tanh(later[:, :1]), atol=1e-6)
+
+
+def test_newer_weights_go_on_with_the_state_and_another_state_is_refused():
+    policy, observation = recurrent(), {"speed": np.full((1, 1), 0.5, np.float32)}
+    _, state, _ = policy.act(observation, policy.initial_state(1))
+    policy.load(recurrent(seed=1).to_bytes())
+    policy.act(observation, state)
+    with pytest.raises(
+        PolicyMismatch, match=r"carry the states \{'mind': 3\}; this policy has \{'mind': 2\}"
+    ):
+        policy.load(recurrent(units=3).to_bytes())
+    policy.act(observation, state)

@@ -28,8 +28,8 @@ from tickrate.artefact import (
 from tickrate.artefact.container import unpack_with_shapes
 from tickrate.artefact.matching import check_successor
 from tickrate.errors import PolicyError
-from tickrate.program.checking import Shapes
 from tickrate.program.running import Runner
+from tickrate.program.shapes import Shapes
 
 __all__ = [
     "Actor",

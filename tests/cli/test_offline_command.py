@@ -23,7 +23,7 @@ from tickrate.testing import ProbeEnv
 ID = "tickrate-test/Offline-v0"
 SMALL = [
     *("--set", "algorithm.preset=sac", "--set", "algorithm.actor.hidden=[16,16]"),
-    *("--set", "algorithm.batch_size=32", "--set", "algorithm.learning_rate=0.02"),
+    *("--set", "algorithm.batch_size=32", "--set", "algorithm.actor_optimiser.learning_rate=0.02"),
     *("--set", "algorithm.initial_temperature=0.02", "--set", "replay.capacity=1000"),
     *("--set", "replay.gamma=0.9", "--set", "replay.n_step=1"),
 ]

@@ -14,7 +14,7 @@ from tickrate.errors import ConfigError, RunFolderError
 from tickrate.testing import ProbeEnv
 
 SMALL = [
-    *("--set", "algorithm.hidden=[16,16]", "--set", "algorithm.batch_size=16"),
+    *("--set", "algorithm.actor.hidden=[16,16]", "--set", "algorithm.batch_size=16"),
     *("--set", "trainer.start_steps=20", "--set", "replay.capacity=1000"),
 ]
 
@@ -63,7 +63,7 @@ def test_train_then_refuse_resume_and_play(home, capsys):
     } <= names
     assert (folder / "best.policy").exists()
     assert list((folder / "tensorboard").iterdir())
-    assert load_experiment(folder / "experiment.yaml").algorithm.settings.hidden == (16, 16)
+    assert load_experiment(folder / "experiment.yaml").algorithm.settings.actor.hidden == (16, 16)
 
     assert train("--steps", "100", "--name", "r") == 2
     assert "holds a run already" in capsys.readouterr().err
@@ -83,6 +83,12 @@ def test_train_then_refuse_resume_and_play(home, capsys):
     assert "best.policy: version" in out
     assert "episode 2: return" in out
     assert "16 steps, truncated" in out
+    played = [line for line in out.splitlines() if line.startswith("episode")]
+    assert command.main(["export", "runs/r"]) == 0
+    assert command.main(["play", "runs/r/best.onnx", "--episodes", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "best.onnx: version" in out
+    assert [line for line in out.splitlines() if line.startswith("episode")] == played
     assert command.main(["play", "runs/r/latest.policy", "--env", "Pendulum-v1"]) == 2
     assert "leaf 'value'" in capsys.readouterr().err
 
@@ -153,12 +159,12 @@ def test_the_last_word_has_the_named_option():
 
 
 def test_another_preset_of_a_shipped_file_is_taken():
-    options = TrainOptions(file="circuit", set=("algorithm.preset=plain",))
+    options = TrainOptions(file="circuit", set=("algorithm.preset=sac",))
     assert resolve_options(options)[0].algorithm.settings.target_network
 
 
 def test_a_resumed_run_keeps_what_it_is(home):
-    for text in ("run.name=x", "run.root=x", "algorithm.preset=plain"):
+    for text in ("run.name=x", "run.root=x", "algorithm.preset=sac"):
         with pytest.raises(ConfigError, match="keeps its"):
             resolve_options(TrainOptions(resume=home, set=(text,)))
     with pytest.raises(RunFolderError):

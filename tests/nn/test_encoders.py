@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 
 from tickrate.errors import ConfigError
+from tickrate.nn.augment import random_shift
 from tickrate.nn.encoders import ConvolutionEncoder, EncoderConfig, ObservationEncoder, image_axes
 
 
@@ -122,3 +123,27 @@ def test_leaves_that_cannot_be_read_are_named(leaves, options, words):
 def test_layers_that_cannot_be_are_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         EncoderConfig(**options)
+
+
+def test_augmentation_is_for_images_alone():
+    leaves = {"eye": picture(40, 40, 3), "scan": spaces.Box(-1, 1, (6, 4)), "speed": spaces.Box(-1, 1, (2,))}
+    one = encoder(leaves, history_leaves=("scan",))
+    generator = torch.Generator().manual_seed(3)
+    observation = {
+        "eye": torch.randint(0, 256, (5, 40, 40, 3), dtype=torch.uint8, generator=generator),
+        "scan": torch.randn(5, 6, 4, generator=generator),
+        "speed": torch.randn(5, 2, generator=generator),
+    }
+    given = []
+
+    def augment(images):
+        given.append(images.shape)
+        return random_shift(images, torch.Generator().manual_seed(4))
+
+    plain, shifted = one(observation), one(observation, augment)
+    assert given == [(5, 3, 40, 40)]
+    assert torch.equal(shifted[:, :2], plain[:, :2])
+    assert torch.equal(shifted[:, 66:], plain[:, 66:])
+    expected = one.encoders[0](augment(one.picture("eye", observation["eye"])))
+    torch.testing.assert_close(shifted[:, 2:66], expected)
+    assert not torch.allclose(shifted[:, 2:66], plain[:, 2:66])

@@ -316,3 +316,22 @@ def test_random_observations_have_every_leafs_type():
     }
     assert (found["a"].min(), found["a"].max()) == (0, 255)
     assert set(found["b"].ravel()) == {False, True}
+
+
+@pytest.mark.parametrize("place", ["weights.bin", "../weights.bin"])
+def test_weights_in_another_file_are_never_read(tmp_path, monkeypatch, place):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / place).write_bytes(bytes(1000))
+
+    def move_out(model):
+        (weight,) = (t for t in model.graph.initializer if t.name == "tensor/layer.1.weight")
+        size = len(weight.raw_data)
+        weight.ClearField("raw_data")
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", place), ("offset", "0"), ("length", str(size))):
+            weight.external_data.add(key=key, value=value)
+
+    with pytest.raises(PolicyError, match="no ONNX file that can be run"):
+        OnnxPolicy(changed(onnx_bytes(*unpack(small().to_bytes())), move_out))

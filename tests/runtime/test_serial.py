@@ -126,7 +126,7 @@ def test_a_resumed_learner_makes_the_very_update_that_the_first_would_have_made(
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     first = train(tmp_path / "r", "chosen_action", 60)
-    wider = dataclasses.replace(SETTINGS, hidden=(24, 16))
+    wider = dataclasses.replace(SETTINGS, actor=NetworkConfig(hidden=(24, 16)))
     parts = LearnerParts("sac", wider, ReplayConfig(capacity=2000, gamma=0.9, n_step=1), first.config, 1, 0)
     environment = LockStepEnvironment(ProbeEnv("chosen_action"), "probe")
     with pytest.raises(RunFolderError):

@@ -14,6 +14,7 @@ from tickrate.data.checksums import Verdict
 from tickrate.data.replay import Replay
 from tickrate.data.schema import Flag
 from tickrate.errors import ConfigError, PolicyMismatch
+from tickrate.policy import Policy
 from tickrate.runtime import episode, supervision, worker
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.episode import Orders
@@ -21,6 +22,7 @@ from tickrate.runtime.remote import RemoteConfig
 from tickrate.runtime.serial import run_serial
 from tickrate.runtime.warmup import WarmupConfig
 from tickrate.runtime.worker import ControlLoop, EvaluationConfig, WorkerConfig
+from tickrate.tools.export import export_onnx
 
 OFF = EvaluationConfig(every_steps=0)
 
@@ -113,6 +115,21 @@ def test_an_expert_may_drive_with_a_saved_policy(tmp_path):
         make(env, outlet, purpose="expert", actor=str(path))
     with pytest.raises(ConfigError, match="there is no file"):
         make(env, outlet, purpose="expert", actor=str(tmp_path / "gone.policy"))
+
+
+def test_an_expert_may_drive_with_an_onnx_file_alone(tmp_path):
+    path = tmp_path / "best.onnx"
+    export_onnx(Policy.from_bytes(policy_bytes(9, 0.25)), path)
+    outlet, env = RecordingOutlet(stop_after_steps=3), ScriptedEnvironment(9)
+    make(env, outlet, purpose="expert", actor=str(path)).run()
+    np.testing.assert_allclose(env.actions, 0.25, atol=1e-6)
+    env.period_s = 0.05
+    with pytest.raises(PolicyMismatch, match="period_s"):
+        make(env, outlet, purpose="expert", actor=str(path))
+    with pytest.raises(ConfigError, match="there is no file"):
+        make(env, outlet, purpose="expert", actor=str(tmp_path / "gone.onnx"))
+    with pytest.raises(ConfigError, match="only a worker of purpose 'expert'"):
+        make(env, outlet, actor=str(path))
 
 
 # --- an actor of one's own --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tickrate.program.spec import mlp_program
 from tickrate.runtime.environments import EnvironmentConfig, open_environment
 from tickrate.testing import FakeClock
 from tickrate.tools.drive import drive, find_policy
+from tickrate.tools.export import export_onnx
 
 LIVE = EnvironmentConfig(
     id="tickrate.testing:FakeInterface",
@@ -49,6 +50,16 @@ def test_episodes_are_driven_and_the_device_ends_safe(live):
     values = [v.item() for v in live.env.interface.values]
     assert values[1:4] == pytest.approx([np.tanh(1.0)] * 3)
     assert values[-1] == 0.0
+
+
+def test_an_onnx_file_drives_as_the_policy_does(live, tmp_path):
+    path = tmp_path / "p.onnx"
+    export_onnx(make_policy(), path)
+    episodes = list(drive(live, path, 1, deterministic=True, seed=0, interrupted=lambda: False))
+    assert [(s.steps, s.total_return) for s in episodes] == [(4, 4.0)]
+    assert [v.item() for v in live.env.interface.values[1:4]] == pytest.approx([np.tanh(1.0)] * 3)
+    list(drive(live, path, 1, deterministic=False, seed=0, interrupted=lambda: False))
+    assert len({v.item() for v in live.env.interface.values[-4:-1]}) == 3
 
 
 def test_with_noise_the_actions_differ(live):

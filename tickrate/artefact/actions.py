@@ -145,8 +145,10 @@ def _check_bounds(action: BoxAction) -> None:
             f"action of shape {action.shape} needs {action.size} bounds, "
             f"got {len(action.low)} and {len(action.high)}"
         )
+    # Actions are scaled in float32: half of its range, so that high - low is finite too.
+    largest = min(float(np.finfo(action.dtype).max), 0.5 * float(np.finfo(np.float32).max))
     for i, (low, high) in enumerate(zip(action.low, action.high, strict=True)):
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        if not -largest <= low < high <= largest:
             raise PolicyError(
                 f"action bounds [{low}, {high}] at index {i}: they must be finite and low below high"
             )
@@ -161,7 +163,7 @@ def _check_choices(action: DiscreteAction | MultiDiscreteAction, dtype: np.dtype
         )
     if any(n < 1 for n in action.choices) or sum(action.choices) > MAX_SIZE:
         raise PolicyError(f"action choices {action.choices[:16]}: at least 1 each, at most {MAX_SIZE} in all")
-    limits = np.iinfo(dtype)
+    limits = np.iinfo(np.int64 if dtype == np.uint64 else dtype)  # indices are int64 until the end
     for i, (n, start) in enumerate(zip(action.choices, action.starts, strict=True)):
         if not limits.min <= start <= start + n - 1 <= limits.max:
             raise PolicyError(

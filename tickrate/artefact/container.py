@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from tickrate.artefact.contract import FORMAT, PolicyContract, check_contract
 from tickrate.artefact.first_format import FIRST_FORMAT, FirstContract, converted
 from tickrate.errors import PolicyError
-from tickrate.program.checking import Shapes, check_tensors
+from tickrate.program.checking import check_tensors
+from tickrate.program.shapes import Shapes
 
 MAX_BYTES = 1 << 28
 """Largest artefact that is read: 256 MiB."""

@@ -11,7 +11,8 @@ from gymnasium import spaces
 
 from tickrate.artefact.actions import ActionSpec, BoxAction, check_action, number_dtype, possible_shape
 from tickrate.errors import PolicyError
-from tickrate.program.checking import Shapes, check_program
+from tickrate.program.checking import check_program
+from tickrate.program.shapes import Shapes
 from tickrate.program.spec import Program
 
 FORMAT: Literal["tickrate-policy/2"] = "tickrate-policy/2"

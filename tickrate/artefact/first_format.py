@@ -12,7 +12,7 @@ from tickrate.errors import PolicyError
 from tickrate.program.spec import mlp_program
 
 FIRST_FORMAT: Literal["tickrate-policy/1"] = "tickrate-policy/1"
-"""Name of the format that releases before 0.2 wrote."""
+"""Name of the format that earlier releases wrote."""
 
 
 class FirstAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tickrate.artefact.actions import BoxAction, DiscreteAction, MultiDiscreteAction
 from tickrate.artefact.contract import PolicyContract
-from tickrate.program.checking import NOISE
+from tickrate.program.shapes import NOISE
 
 Array = NDArray[Any]
 Outputs = NDArray[np.float32]

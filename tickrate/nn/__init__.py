@@ -1,1 +1,1 @@
-"""Networks in torch: batched ensembles, normalisers, the squashed Gaussian, folding to affine layers."""
+"""Networks in torch: ensembles, encoders, recurrent layers, normalisers; and how they are written down."""

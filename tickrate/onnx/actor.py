@@ -16,7 +16,7 @@ from tickrate.artefact.container import contract_from_json
 from tickrate.artefact.matching import check_successor
 from tickrate.errors import MissingExtra, PolicyError, PolicyMismatch
 from tickrate.onnx.names import ACTION, CONTRACT, OUTPUTS, leaf_input, state_input, state_output
-from tickrate.program.checking import Shapes
+from tickrate.program.shapes import Shapes
 
 try:
     import onnxruntime
@@ -28,6 +28,8 @@ except ImportError as error:
 
 Array = NDArray[Any]
 State = Mapping[str, Array]
+
+_NOWHERE = str(Path(os.devnull) / "nowhere")
 
 _REFUSALS = (
     RuntimeError,
@@ -190,6 +192,9 @@ def _opened(blob: bytes) -> tuple[Any, PolicyContract, Shapes]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 4  # what goes wrong is said in the error
+    # A file may name other files as its weights; there is no such folder, so that none is ever
+    # opened (ONNX Runtime 1.21 and later).
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", _NOWHERE)
     try:
         session = onnxruntime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])
         metadata = session.get_modelmeta().custom_metadata_map

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from tickrate.artefact import BoxAction, DiscreteAction, MultiDiscreteAction, Po
 from tickrate.errors import MissingExtra
 from tickrate.onnx.names import ACTION, CONTRACT, OUTPUTS, leaf_input, state_input, state_output
 from tickrate.program.checking import check_tensors
+from tickrate.program.shapes import Shapes
 from tickrate.program.spec import (
     Activation,
     Add,
@@ -53,14 +55,14 @@ def onnx_bytes(contract: PolicyContract, weights: Mapping[str, NDArray[np.float3
     """
     shapes = check_contract(contract)
     check_tensors(shapes, weights)
-    writer = _GraphWriter(weights)
+    writer = _GraphWriter(shapes, weights)
     inputs = [
         _described(leaf_input(path), contract.leaf(path).dtype, shape)
         for path, shape in shapes.leaves.items()
     ]
     inputs += [_described(state_input(name), "float32", shape) for name, shape in shapes.states.items()]
     for op in contract.program.ops:
-        _WRITERS[type(op)](writer, op, contract)
+        _WRITERS[type(op)](writer, op)
     writer.node("Identity", [_value(contract.program.output)], OUTPUTS)
     _write_head(writer, contract)
     action = _described(ACTION, contract.action.dtype, contract.action.shape)
@@ -78,7 +80,8 @@ def onnx_bytes(contract: PolicyContract, weights: Mapping[str, NDArray[np.float3
 class _GraphWriter:
     """Collects the nodes and constants of a graph."""
 
-    def __init__(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+    def __init__(self, shapes: Shapes, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        self.shapes = shapes
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self._weights = weights
@@ -143,40 +146,40 @@ def _described(name: str, dtype: str, shape: Sequence[int]) -> onnx.ValueInfoPro
     return helper.make_tensor_value_info(name, _onnx_type(dtype), ["batch", *shape])
 
 
-def _read(to: _GraphWriter, op: Read, contract: PolicyContract) -> None:
+def _read(to: _GraphWriter, op: Read) -> None:
     parts = []
     for path in op.leaves:
         floats = to.cast(leaf_input(path), "float32")
-        parts.append(to.reshape(floats, [contract.leaf(path).size]))
+        parts.append(to.reshape(floats, [math.prod(to.shapes.leaves[path])]))
     to.node("Concat", parts, _value(op.output), axis=1)
 
 
-def _read_leaf(to: _GraphWriter, op: ReadLeaf, contract: PolicyContract) -> None:
+def _read_leaf(to: _GraphWriter, op: ReadLeaf) -> None:
     value = to.cast(leaf_input(op.leaf), "float32")
     if op.scale != 1.0:
         value = to.node("Mul", [value, to.number(op.scale)])
     if op.shift != 0.0:
         value = to.node("Add", [value, to.number(op.shift)])
-    axes = op.axes or range(len(contract.leaf(op.leaf).shape))
+    axes = op.axes or range(len(to.shapes.leaves[op.leaf]))
     to.node("Transpose", [value], _value(op.output), perm=[0, *(axis + 1 for axis in axes)])
 
 
-def _affine(to: _GraphWriter, op: Affine, contract: PolicyContract) -> None:
+def _affine(to: _GraphWriter, op: Affine) -> None:
     to.node("Gemm", [_value(op.input), to.tensor(op, "weight"), to.tensor(op, "bias")], _value(op.output))
 
 
-def _scale(to: _GraphWriter, op: Scale, contract: PolicyContract) -> None:
-    axes = len(check_contract(contract).values[op.input])
+def _scale(to: _GraphWriter, op: Scale) -> None:
+    axes = len(to.shapes.values[op.input])
     per_channel = (-1, *[1] * (axes - 1))
     weight, bias = (to.constant(to.array(op, name).reshape(per_channel)) for name in ("weight", "bias"))
     to.node("Add", [to.node("Mul", [_value(op.input), weight]), bias], _value(op.output))
 
 
-def _conv2d(to: _GraphWriter, op: Conv2d, contract: PolicyContract) -> None:
+def _conv2d(to: _GraphWriter, op: Conv2d) -> None:
     _convolve(to, op, op.kernel, op.stride, op.padding)
 
 
-def _conv1d(to: _GraphWriter, op: Conv1d, contract: PolicyContract) -> None:
+def _conv1d(to: _GraphWriter, op: Conv1d) -> None:
     _convolve(to, op, (op.kernel,), (op.stride,), (op.padding,))
 
 
@@ -197,12 +200,12 @@ def _convolve(
     )
 
 
-def _layer_norm(to: _GraphWriter, op: LayerNorm, contract: PolicyContract) -> None:
+def _layer_norm(to: _GraphWriter, op: LayerNorm) -> None:
     inputs = [_value(op.input), to.tensor(op, "weight"), to.tensor(op, "bias")]
     to.node("LayerNormalization", inputs, _value(op.output), axis=-1, epsilon=op.eps)
 
 
-def _rms_norm(to: _GraphWriter, op: RmsNorm, contract: PolicyContract) -> None:
+def _rms_norm(to: _GraphWriter, op: RmsNorm) -> None:
     x = _value(op.input)
     last = to.constant(np.array([-1], np.int64))
     moment = to.node("ReduceMean", [to.node("Mul", [x, x]), last], keepdims=1)
@@ -210,7 +213,7 @@ def _rms_norm(to: _GraphWriter, op: RmsNorm, contract: PolicyContract) -> None:
     to.node("Mul", [to.node("Div", [x, root]), to.tensor(op, "weight")], _value(op.output))
 
 
-def _activation(to: _GraphWriter, op: Activation, contract: PolicyContract) -> None:
+def _activation(to: _GraphWriter, op: Activation) -> None:
     x = _value(op.input)
     if op.function == "silu":
         to.node("Mul", [x, to.node("Sigmoid", [x])], _value(op.output))
@@ -218,26 +221,26 @@ def _activation(to: _GraphWriter, op: Activation, contract: PolicyContract) -> N
         to.node({"relu": "Relu", "tanh": "Tanh", "elu": "Elu"}[op.function], [x], _value(op.output))
 
 
-def _add(to: _GraphWriter, op: Add, contract: PolicyContract) -> None:
+def _add(to: _GraphWriter, op: Add) -> None:
     to.node("Add", [_value(name) for name in op.inputs], _value(op.output))
 
 
-def _concat(to: _GraphWriter, op: Concat, contract: PolicyContract) -> None:
+def _concat(to: _GraphWriter, op: Concat) -> None:
     to.node("Concat", [_value(name) for name in op.inputs], _value(op.output), axis=1)
 
 
-def _reshape(to: _GraphWriter, op: Reshape, contract: PolicyContract) -> None:
+def _reshape(to: _GraphWriter, op: Reshape) -> None:
     to.reshape(_value(op.input), op.shape, _value(op.output))
 
 
-def _expected(to: _GraphWriter, op: ExpectedValue, contract: PolicyContract) -> None:
-    count = check_contract(contract).values[op.output][0]
+def _expected(to: _GraphWriter, op: ExpectedValue) -> None:
+    count = to.shapes.values[op.output][0]
     logits = to.reshape(_value(op.input), [count, op.atoms])
     support = np.linspace(op.low, op.high, op.atoms).astype(np.float32)
     to.node("MatMul", [to.node("Softmax", [logits], axis=-1), to.constant(support)], _value(op.output))
 
 
-def _gru(to: _GraphWriter, op: GruCell, contract: PolicyContract) -> None:
+def _gru(to: _GraphWriter, op: GruCell) -> None:
     before = state_input(op.state)
     new = to.node("Gemm", [_value(op.input), to.tensor(op, "weight"), to.tensor(op, "bias")])
     old = to.node("Gemm", [before, to.tensor(op, "state_weight"), to.tensor(op, "state_bias")])
@@ -252,7 +255,7 @@ def _gru(to: _GraphWriter, op: GruCell, contract: PolicyContract) -> None:
     to.node("Identity", [_value(op.output)], state_output(op.state))
 
 
-def _lstm(to: _GraphWriter, op: LstmCell, contract: PolicyContract) -> None:
+def _lstm(to: _GraphWriter, op: LstmCell) -> None:
     new = to.node("Gemm", [_value(op.input), to.tensor(op, "weight"), to.tensor(op, "bias")])
     old = to.node("MatMul", [state_input(op.state), to.tensor(op, "state_weight")])
     gates = to.split(to.node("Add", [new, old]), [op.units] * 4)
@@ -264,7 +267,7 @@ def _lstm(to: _GraphWriter, op: LstmCell, contract: PolicyContract) -> None:
     to.node("Identity", [_value(op.output)], state_output(op.state))
 
 
-_WRITERS: dict[type, Callable[[_GraphWriter, Any, PolicyContract], None]] = {
+_WRITERS: dict[type, Callable[[_GraphWriter, Any], None]] = {
     Read: _read,
     ReadLeaf: _read_leaf,
     Affine: _affine,

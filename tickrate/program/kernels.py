@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from tickrate.program.checking import Shape, Shapes
+from tickrate.program.cells import gru, lstm, sigmoid
+from tickrate.program.compiled import Array, Compiled, Step
+from tickrate.program.shapes import Shape
 from tickrate.program.spec import (
     Activation,
     Add,
@@ -23,84 +25,15 @@ from tickrate.program.spec import (
     GruCell,
     LayerNorm,
     LstmCell,
-    Op,
-    Program,
     Read,
     ReadLeaf,
     Reshape,
     RmsNorm,
     Scale,
-    op_inputs,
 )
 
-Array = NDArray[np.float32]
-Step = Callable[[], Any]
-
-# Arrays without axes: numpy takes them faster than Python's numbers.
-_ZERO, _HALF, _ONE = (np.array(value, np.float32) for value in (0.0, 0.5, 1.0))
-
-
-class Compiled:
-    """The arrays and calls of a program for one batch size.
-
-    Args:
-        program: the operations, checked.
-        shapes: what `check_program` said about them.
-        tensors: their tensors, checked.
-        batch: the batch size.
-
-    Attributes:
-        values: the array of each value, ``(batch, *shape)``.
-        copies: path, shape and place of each leaf that is read.
-        states: by name, the arrays for the state before the run and for the one after it.
-        steps: the calls in their order.
-    """
-
-    def __init__(self, program: Program, shapes: Shapes, tensors: Mapping[str, Array], batch: int) -> None:
-        self.batch, self.shapes, self._tensors = batch, shapes, tensors
-        self.values: dict[str, Array] = {}
-        self.copies: list[tuple[str, Shape, Array]] = []
-        self.states: dict[str, tuple[Array, Array]] = {}
-        self.steps: list[Step] = []
-        self._readers = {program.output: 1}
-        for op in program.ops:
-            for name in op_inputs(op):
-                self._readers[name] = self._readers.get(name, 0) + 1
-        for op in program.ops:
-            _KERNELS[type(op)](self, op)
-
-    def new(self, op: Op) -> Array:
-        """Return a fresh array for an operation's value."""
-        array = np.empty((self.batch, *self.shapes.values[op.output]), np.float32)
-        self.values[op.output] = array
-        return array
-
-    def in_place(self, op: Op, name: str) -> Array:
-        """Return an array for a value shaped like ``name``: the same one if it may be overwritten."""
-        array = self.values[name]
-        if not self.may_overwrite(name):
-            array = np.empty_like(array)
-        self.values[op.output] = array
-        return array
-
-    def may_overwrite(self, name: str) -> bool:
-        """Return whether a value has one reader and is no recurrent state."""
-        array = self.values[name]
-        return self._readers[name] == 1 and not any(array is after for _, after in self.states.values())
-
-    def tensor(self, op: Op, name: str) -> Array:
-        """Return a tensor of an operation."""
-        return self._tensors[f"{op.output}.{name}"]
-
-    def copy_leaf(self, path: str, target: Array) -> None:
-        """Let a leaf be copied into this array before each run."""
-        self.copies.append((path, (self.batch, *self.shapes.leaves[path]), target))
-
-    def new_state(self, name: str) -> tuple[Array, Array]:
-        """Return arrays for a state before and after the run."""
-        shape = (self.batch, *self.shapes.states[name])
-        self.states[name] = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        return self.states[name]
+_ZERO = np.array(0.0, np.float32)
+"""An array without axes: numpy takes it faster than Python's number."""
 
 
 def _channels_last(batch: int, shape: Shape) -> Array:
@@ -171,7 +104,6 @@ def _conv1d(made: Compiled, op: Conv1d) -> None:
 
 def _convolve(made: Compiled, op: Conv1d | Conv2d, kernel: Shape, stride: Shape, padding: Shape) -> None:
     """Gather every patch into a row, then do one matrix product; channels are the last axis in here."""
-    space = range(1, 1 + len(kernel))
     x = np.moveaxis(made.values[op.input], 1, -1)
     if any(padding):
         size = [n + 2 * p for n, p in zip(x.shape[1:-1], padding, strict=True)]
@@ -179,7 +111,9 @@ def _convolve(made: Compiled, op: Conv1d | Conv2d, kernel: Shape, stride: Shape,
         inside = padded[:, *(slice(p, n - p) for n, p in zip(size, padding, strict=True))]
         made.steps.append(functools.partial(np.copyto, inside, x))
         x = padded
-    windows = sliding_window_view(x, kernel, axis=tuple(space))[:, *(slice(None, None, s) for s in stride)]
+    windows = sliding_window_view(x, kernel, axis=tuple(range(1, 1 + len(kernel))))[
+        :, *(slice(None, None, s) for s in stride)
+    ]
     windows = np.moveaxis(windows, 1 + len(kernel), -1)
     patches = np.empty(windows.shape, np.float32)
     out = _channels_last(made.batch, made.shapes.values[op.output])
@@ -268,18 +202,10 @@ def _silu(x: Array, out: Array) -> Step:
 
     def step() -> None:
         np.copyto(gate, x)
-        _sigmoid(gate)
+        sigmoid(gate)
         np.multiply(x, gate, out=out)
 
     return step
-
-
-def _sigmoid(x: Array) -> None:
-    """Replace x by ``1 / (1 + exp(-x)) = (tanh(x / 2) + 1) / 2``, which overflows nowhere."""
-    np.multiply(x, _HALF, out=x)
-    np.tanh(x, out=x)
-    np.add(x, _ONE, out=x)
-    np.multiply(x, _HALF, out=x)
 
 
 def _add(made: Compiled, op: Add) -> None:
@@ -321,61 +247,7 @@ def _expected(made: Compiled, op: ExpectedValue) -> None:
     made.steps.append(step)
 
 
-def _gru(made: Compiled, op: GruCell) -> None:
-    x, units = made.values[op.input], op.units
-    before, after = made.new_state(op.state)
-    made.values[op.output] = after
-    weight, bias = made.tensor(op, "weight"), made.tensor(op, "bias")
-    state_weight, state_bias = made.tensor(op, "state_weight"), made.tensor(op, "state_bias")
-    new, old = (np.empty((made.batch, 3 * units), np.float32) for _ in range(2))
-    reset, keep = new[:, :units], new[:, units : 2 * units]
-    gates, candidate, recurrent = new[:, : 2 * units], new[:, 2 * units :], old[:, 2 * units :]
-    old_gates = old[:, : 2 * units]
-
-    def step() -> None:
-        np.dot(x, weight, out=new)
-        np.add(new, bias, out=new)
-        np.dot(before, state_weight, out=old)
-        np.add(old, state_bias, out=old)
-        np.add(gates, old_gates, out=gates)
-        _sigmoid(gates)
-        np.multiply(recurrent, reset, out=recurrent)
-        np.add(candidate, recurrent, out=candidate)
-        np.tanh(candidate, out=candidate)
-        np.subtract(before, candidate, out=after)
-        np.multiply(after, keep, out=after)
-        np.add(after, candidate, out=after)
-
-    made.steps.append(step)
-
-
-def _lstm(made: Compiled, op: LstmCell) -> None:
-    x, units = made.values[op.input], op.units
-    before, after = made.new_state(op.state)
-    cell_before, cell_after = made.new_state(op.cell)
-    made.values[op.output] = after
-    weight, state_weight, bias = (made.tensor(op, name) for name in ("weight", "state_weight", "bias"))
-    gates, recurrent = (np.empty((made.batch, 4 * units), np.float32) for _ in range(2))
-    enter, forget, candidate, leave = (gates[:, i * units : (i + 1) * units] for i in range(4))
-
-    def step() -> None:
-        np.dot(x, weight, out=gates)
-        np.dot(before, state_weight, out=recurrent)
-        np.add(gates, recurrent, out=gates)
-        np.add(gates, bias, out=gates)
-        for gate in (enter, forget, leave):
-            _sigmoid(gate)
-        np.tanh(candidate, out=candidate)
-        np.multiply(cell_before, forget, out=cell_after)
-        np.multiply(enter, candidate, out=candidate)
-        np.add(cell_after, candidate, out=cell_after)
-        np.tanh(cell_after, out=after)
-        np.multiply(after, leave, out=after)
-
-    made.steps.append(step)
-
-
-_KERNELS: dict[type, Callable[[Compiled, Any], None]] = {
+KERNELS: dict[type, Callable[[Compiled, Any], None]] = {
     Read: _read,
     ReadLeaf: _read_leaf,
     Affine: _affine,
@@ -389,6 +261,6 @@ _KERNELS: dict[type, Callable[[Compiled, Any], None]] = {
     Concat: _concat,
     Reshape: _reshape,
     ExpectedValue: _expected,
-    GruCell: _gru,
-    LstmCell: _lstm,
+    GruCell: gru,
+    LstmCell: lstm,
 }

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickrate.errors import PolicyMismatch
-from tickrate.program.checking import Shapes
-from tickrate.program.kernels import Array, Compiled
+from tickrate.program.compiled import Array, Compiled
+from tickrate.program.kernels import KERNELS
+from tickrate.program.shapes import Shapes
 from tickrate.program.spec import Program
 
 
@@ -26,7 +27,7 @@ class Runner:
     def __init__(self, program: Program, shapes: Shapes, tensors: Mapping[str, Array]) -> None:
         self.program, self.shapes, self._tensors = program, shapes, tensors
         self._first = next(iter(shapes.leaves))
-        self._compiled = Compiled(program, shapes, tensors, 1)
+        self._compiled = self._compile(1)
         self._output = self._compiled.values[program.output]
 
     def initial_state(self, batch: int) -> dict[str, Array]:
@@ -52,7 +53,7 @@ class Runner:
         made = self._compiled
         first = observation.get(self._first)
         if first is not None and first.ndim and len(first) != made.batch:
-            made = self._compiled = Compiled(self.program, self.shapes, self._tensors, len(first))
+            made = self._compiled = self._compile(len(first))
             self._output = made.values[self.program.output]
         for path, shape, target in made.copies:
             leaf = observation.get(path)
@@ -66,6 +67,12 @@ class Runner:
         for step in made.steps:
             step()
         return self._output, {name: after.copy() for name, (_, after) in made.states.items()}
+
+    def _compile(self, batch: int) -> Compiled:
+        made = Compiled(self.program, self.shapes, self._tensors, batch)
+        for op in self.program.ops:
+            KERNELS[type(op)](made, op)
+        return made
 
 
 def _enter(made: Compiled, state: Mapping[str, NDArray[Any]]) -> None:
