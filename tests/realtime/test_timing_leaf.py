@@ -96,6 +96,20 @@ def test_the_age_is_that_of_the_sensor_where_the_interface_tells_it():
     np.testing.assert_allclose(env.step(command(0.0))[0]["timing"], [2.5, 1, 1], atol=1e-5)
 
 
+@pytest.mark.parametrize(("time", "age"), [(math.nan, TIMING_LIMIT), (1e9, 0.0), (-1e9, TIMING_LIMIT)])
+def test_a_sensor_s_time_that_cannot_be_stays_in_the_range(time, age):
+    clock = FakeClock()
+
+    class Confused(FakeInterface):
+        def get_obs_rew_terminated_info(self):
+            observation, reward, terminated, info = super().get_obs_rew_terminated_info()
+            return observation, reward, terminated, {**info, "observation_time": time}
+
+    env = make(clock, Confused(clock=clock))
+    env.reset()
+    np.testing.assert_allclose(env.step(command(0.0))[0]["timing"], [age, 1, 1], atol=1e-5)
+
+
 def test_a_pause_has_no_length_and_what_is_too_long_is_clipped():
     clock = FakeClock()
     env = make(clock, Timeless(clock=clock, on_capture={3: Stall(100.0)}), interface_timeout_s=1000.0)

@@ -114,7 +114,7 @@ def test_delays_are_read_and_written(tmp_path):
         ({"delays": {"action": [1, 2, 3]}}, "expected 2 values"),
         ({"delays": {"action": 0.5}}, "delays.action"),
         ({"delays": {"reward": 1}}, "reward"),
-        ({"delays": {"action": 30, "observation": [0, 3]}}, "33 steps in all: 32 is the longest"),
+        ({"delays": {"action": 30, "observation": [0, 2]}}, "32 steps in all: 31 is the longest"),
         ({"stacks": {"value": 1}}, "a history holds 2 frames or more"),
     ],
 )

@@ -91,5 +91,6 @@ class TimingLeaf:
             under_way += 1.0
             self._began = ready
         leaf = np.array((delay, length, under_way), np.float32)
-        np.clip(leaf, 0.0, TIMING_LIMIT, out=leaf)
+        np.fmin(leaf, np.float32(TIMING_LIMIT), out=leaf)  # a sensor's time of NaN is as old as can be
+        np.fmax(leaf, np.float32(0.0), out=leaf)
         return leaf

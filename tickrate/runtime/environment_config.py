@@ -29,10 +29,10 @@ class DelayConfig:
 
     def __post_init__(self) -> None:
         """Refuse delays that cannot be, or are too long to be told to a policy."""
-        if self.longest > TIMING_LIMIT:
+        if self.longest >= TIMING_LIMIT:  # in real time there is one more
             raise ConfigError(
-                f"delays of up to {self.longest} steps in all: {TIMING_LIMIT:g} is the longest that the leaf "
-                "'timing' can tell; make the time-step longer instead"
+                f"delays of up to {self.longest} steps in all: {TIMING_LIMIT - 1:g} is the longest that the "
+                "leaf 'timing' can tell; make the time-step longer instead"
             )
 
     def __str__(self) -> str:
