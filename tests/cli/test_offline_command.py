@@ -1,6 +1,7 @@
 """``train --offline``: learns from a file without touching the environment, and goes on by acting."""
 
 import json
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -161,7 +162,7 @@ def test_in_a_terminal_there_is_a_progress_bar(home, monkeypatch, capsys):
     [
         ({"offline": True, "env": ID}, "say with --updates"),
         ({"updates": 5, "env": ID}, "--updates is for --offline"),
-        ({"contract": "x", "env": ID}, "--contract is for --offline"),
+        ({"contract": Path("x"), "env": ID}, "--contract is for --offline"),
         ({"offline": True, "updates": 5, "env": ID}, "replay.demonstrations names no file"),
     ],
 )
@@ -171,10 +172,11 @@ def test_options_that_do_not_go_together_are_refused(options, message):
 
 
 def test_options_become_keys():
-    options = TrainOptions(env=ID, offline=True, updates=7, demonstrations=("a.seg", "b.seg"))
+    options = TrainOptions(env=ID, offline=True, updates=7, demonstrations=(Path("a.seg"), Path("/b.seg")))
     changes = assignments(options)
-    assert changes == {"trainer.offline_updates": 7, "replay.demonstrations": ["a.seg", "b.seg"]}
-    assert resolve_options(options)[0].replay.demonstrations == ("a.seg", "b.seg")
+    files = [str(Path("a.seg").absolute()), "/b.seg"]  # so that the run is resumed from any folder
+    assert changes == {"trainer.offline_updates": 7, "replay.demonstrations": files}
+    assert resolve_options(options)[0].replay.demonstrations == tuple(files)
 
 
 @pytest.mark.parametrize(
