@@ -18,7 +18,9 @@ from tickrate.errors import ConfigError
 from tickrate.policy import Policy
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import LockStepEnvironment
+from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.recorder import Recorder
+from tickrate.runtime.run_folder import RunFolder
 from tickrate.testing import ProbeEnv
 
 ID = "tickrate-test/Offline-v0"
@@ -202,3 +204,14 @@ def test_an_offline_run_has_no_roles(home, capsys):
     file.write_text("trainer: {offline_updates: 5}\nreplay: {demonstrations: [a.seg]}\n")
     assert command.main(["trainer", "mine.yaml"]) == 2
     assert "an offline run has no roles" in capsys.readouterr().err
+
+
+def test_a_folder_that_a_trainer_uses_is_left_alone(home, capsys):
+    demonstrations(home / "demos.seg", 40)
+    words = ["train", "--env", ID, *SMALL, "--offline", "--demonstrations", "demos.seg", "--name", "r"]
+    assert command.main([*words, "--updates", "2"]) == 0
+    folder = RunFolder(home / "runs" / "r")
+    with LockFile(folder.lock, "the run folder"):
+        assert command.main(["train", "--resume", "runs/r", "--offline", "--updates", "4"]) == 2
+    assert "is in use" in capsys.readouterr().err
+    assert counters(folder.path)["offline_updates"] == 2
