@@ -11,6 +11,9 @@ from tickrate.config.loading import read_yaml
 from tickrate.errors import ConfigError, RoleFailed
 from tickrate.registry import ENVIRONMENTS
 
+_ENDS = {"trainer.total_steps", "trainer.time_limit_s", "trainer.offline_updates"}
+"""Keys of which one says when a run ends."""
+
 
 def train(
     env: str,
@@ -55,12 +58,8 @@ def train(
         "run.name": name,
     }
     given = keys | {key: value for key, value in named.items() if value is not None}
-    if (
-        steps is None
-        and minutes is None
-        and not given.keys() & {"trainer.total_steps", "trainer.time_limit_s"}
-    ):
-        raise ConfigError("say when to end: give steps or minutes")
+    if steps is None and minutes is None and not given.keys() & _ENDS:
+        raise ConfigError("say when to end: give steps or minutes (or trainer__offline_updates)")
     recipe = read_yaml(experiment_file(env)) if env in ENVIRONMENTS else {}
     experiment = experiment_from_mapping(override(recipe, given))
     outcome = run_experiment(experiment, f"tickrate · {env}", "replace" if replace else "refuse")

@@ -1,6 +1,7 @@
 """``train --offline``: learns from a file without touching the environment, and goes on by acting."""
 
 import json
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -17,7 +18,9 @@ from tickrate.errors import ConfigError
 from tickrate.policy import Policy
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import LockStepEnvironment
+from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.recorder import Recorder
+from tickrate.runtime.run_folder import RunFolder
 from tickrate.testing import ProbeEnv
 
 ID = "tickrate-test/Offline-v0"
@@ -161,7 +164,7 @@ def test_in_a_terminal_there_is_a_progress_bar(home, monkeypatch, capsys):
     [
         ({"offline": True, "env": ID}, "say with --updates"),
         ({"updates": 5, "env": ID}, "--updates is for --offline"),
-        ({"contract": "x", "env": ID}, "--contract is for --offline"),
+        ({"contract": Path("x"), "env": ID}, "--contract is for --offline"),
         ({"offline": True, "updates": 5, "env": ID}, "replay.demonstrations names no file"),
     ],
 )
@@ -171,10 +174,11 @@ def test_options_that_do_not_go_together_are_refused(options, message):
 
 
 def test_options_become_keys():
-    options = TrainOptions(env=ID, offline=True, updates=7, demonstrations=("a.seg", "b.seg"))
+    options = TrainOptions(env=ID, offline=True, updates=7, demonstrations=(Path("a.seg"), Path("/b.seg")))
     changes = assignments(options)
-    assert changes == {"trainer.offline_updates": 7, "replay.demonstrations": ["a.seg", "b.seg"]}
-    assert resolve_options(options)[0].replay.demonstrations == ("a.seg", "b.seg")
+    files = [str(Path("a.seg").absolute()), "/b.seg"]  # so that the run is resumed from any folder
+    assert changes == {"trainer.offline_updates": 7, "replay.demonstrations": files}
+    assert resolve_options(options)[0].replay.demonstrations == tuple(files)
 
 
 @pytest.mark.parametrize(
@@ -200,3 +204,14 @@ def test_an_offline_run_has_no_roles(home, capsys):
     file.write_text("trainer: {offline_updates: 5}\nreplay: {demonstrations: [a.seg]}\n")
     assert command.main(["trainer", "mine.yaml"]) == 2
     assert "an offline run has no roles" in capsys.readouterr().err
+
+
+def test_a_folder_that_a_trainer_uses_is_left_alone(home, capsys):
+    demonstrations(home / "demos.seg", 40)
+    words = ["train", "--env", ID, *SMALL, "--offline", "--demonstrations", "demos.seg", "--name", "r"]
+    assert command.main([*words, "--updates", "2"]) == 0
+    folder = RunFolder(home / "runs" / "r")
+    with LockFile(folder.lock, "the run folder"):
+        assert command.main(["train", "--resume", "runs/r", "--offline", "--updates", "4"]) == 2
+    assert "is in use" in capsys.readouterr().err
+    assert counters(folder.path)["offline_updates"] == 2

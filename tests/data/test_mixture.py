@@ -184,5 +184,9 @@ def test_a_resumed_mixture_draws_bit_for_bit_the_same_and_other_files_are_refuse
         np.testing.assert_array_equal(one.rows, two.rows)
         np.testing.assert_array_equal(one.weights, two.weights)
         np.testing.assert_array_equal(one.observation["o"], two.observation["o"])
+    (tmp_path / "other").mkdir()
+    mixed.own.save(tmp_path / "other")
+    with pytest.raises(RecordError, match="the run was begun without demonstrations"):
+        make(path).restore(tmp_path / "other")
     with pytest.raises(RecordError, match=r"demonstrations\.snapshot.*capacity was 31 .* and is 42 now"):
         make(path, write(tmp_path / "two.seg", rows_of(3.0, 10))).restore(tmp_path)

@@ -1,7 +1,10 @@
 """Getting recorded steps out of runs and files and back in: sources, choices, targets, and the command."""
 
+import importlib
 import json
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +16,11 @@ from tickrate.data.replay import Replay
 from tickrate.data.schema import Flag
 from tickrate.errors import ConfigError, RecordError
 from tickrate.runtime.contract import EnvironmentContract
+from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
 from tickrate.runtime.run_folder import RunFolder, write_atomically
 from tickrate.tools.exchange import choose, read_rows, write_rows
 
+DATA_PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 CONTRACT = EnvironmentContract(
     {"place": spaces.Box(-1e6, 1e6, (2,), np.float32)}, spaces.Box(-1.0, 1.0, (1,), np.float32), 0.05, 0, None
 )
@@ -150,3 +155,22 @@ def test_without_minari_the_command_names_the_extra(tmp_path, capsys, monkeypatc
     assert command.main(["data", "export", "d.seg", "--out", "d-v0"]) == 2
     assert "pip install 'tickrate[minari]'" in capsys.readouterr().err
     assert not (tmp_path / "d-v0").exists()
+
+
+def test_the_file_of_the_documentation_can_be_imported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = DATA_PAGE.read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    exec(compile(block, "data.md", "exec"), {})
+    assert command.main(["data", "import", "demos.npz", "--out", "demos.seg"]) == 0
+    assert "3 steps of 1 episodes" in capsys.readouterr().out
+
+
+def test_the_commands_and_options_of_the_page_exist():
+    text = DATA_PAGE.read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S))
+    assert set(re.findall(r"^tickrate ([a-z]+)", blocks, re.M)) == {"record", "train", "data"}
+    for section, key in re.findall(r"`(replay|trainer)\.([a-z_]+)", text):
+        assert hasattr({"replay": ReplayConfig, "trainer": TrainerConfig}[section], key), key
+    for module, name in re.findall(r"`(tickrate\.[a-z_.]+)\.([A-Z]\w+)`", text):
+        assert hasattr(importlib.import_module(module), name), name

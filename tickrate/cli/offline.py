@@ -17,6 +17,7 @@ from tickrate.errors import ConfigError, RunFolderError
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import open_environment
 from tickrate.runtime.learner import Learner
+from tickrate.runtime.lock_file import LockFile
 from tickrate.runtime.offline import run_offline
 from tickrate.runtime.run_folder import OnExisting, RunFolder, write_atomically
 
@@ -41,7 +42,10 @@ def learn_offline(
     announce(folder)
     write_atomically(folder.contract, json.dumps(contract.to_dict()).encode())
     assembling.load_algorithm(experiment)
-    with closing(assembling.file_trackers(folder)) as tracker:
+    with (
+        LockFile(folder.lock, f"the run folder {folder.path}"),
+        closing(assembling.file_trackers(folder)) as tracker,
+    ):
         learner = assembling.learner_parts(experiment).build(
             contract, folder, tracker, resume=on_existing == "resume", started=started
         )

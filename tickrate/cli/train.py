@@ -148,8 +148,8 @@ def assignments(options: TrainOptions) -> dict[str, Any]:
         "trainer.total_steps": options.steps,
         "trainer.time_limit_s": None if options.minutes is None else 60.0 * options.minutes,
         "trainer.offline_updates": options.updates,
-        "trainer.offline_contract": None if options.contract is None else str(options.contract),
-        "replay.demonstrations": [str(path) for path in options.demonstrations] or None,
+        "trainer.offline_contract": None if options.contract is None else str(options.contract.absolute()),
+        "replay.demonstrations": [str(path.absolute()) for path in options.demonstrations] or None,
         "run.seed": options.seed,
         "run.name": options.name,
     }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tickrate.data.batch import AnyBatch, Batch, SequenceBatch
 from tickrate.data.replay import Replay
-from tickrate.errors import ConfigError
+from tickrate.errors import ConfigError, RecordError
 
 SNAPSHOT = "demonstrations.snapshot"
 """Name of the file that `Mixture.save` writes into a checkpoint's folder, beside the replay's own."""
@@ -109,6 +109,11 @@ class Mixture:
         Raises:
             RecordError: if a part is missing or damaged, or the demonstrations are not those of then.
         """
+        if not (folder / SNAPSHOT).exists():
+            raise RecordError(
+                f"{folder} holds no {SNAPSHOT}: the run was begun without demonstrations. Go on without "
+                "them, or begin a new run"
+            )
         self.demonstrations.restore(folder / SNAPSHOT)
         self.own.restore(folder)
 

@@ -140,8 +140,8 @@ def check_keys(keys: Iterable[str]) -> None:
 _HEAD = """# Metrics
 
 Every key that a run logs, to `metrics.jsonl`, TensorBoard and the console. The x axis (`step`) is the number
-of transitions of the run so far. In `metrics.jsonl` each line also has `time`, the wall time in seconds since
-the epoch.
+of transitions of the run so far, plus the updates that it made offline. In `metrics.jsonl` each line also has
+`time`, the wall time in seconds since the epoch.
 
 This page is made from `tickrate/tracking/metrics.py`; `make_page` there says how.
 
