@@ -11,8 +11,8 @@ from sac_kit import preset
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tickrate.algorithms.sac import SAC
-from tickrate.algorithms.sac_networks import VECTOR
 from tickrate.errors import ConfigError, PolicyError, RunFolderError
+from tickrate.nn.features import VECTOR
 from tickrate.policy import Policy
 
 SMALL = {"actor": {"hidden": [16, 16]}, "critic": {"hidden": [16, 16]}, "batch_size": 16}
@@ -79,7 +79,7 @@ def test_the_actors_step_leaves_the_critics_alone(make_sac, make_batch):
 
 def test_the_actor_moves_at_every_third_critic_update(make_sac, make_batch):
     sac = make_sac(RECIPES["live"])
-    weights = sac.networks.actor.layers[0].weight
+    weights = sac.networks.actor.body.layers[0].weight
     moved = []
     for step in range(6):
         before = weights.detach().clone()
@@ -90,7 +90,7 @@ def test_the_actor_moves_at_every_third_critic_update(make_sac, make_batch):
 
 def test_acting_for_the_target_does_not_move_the_actors_statistics(make_sac, make_batch):
     sac = make_sac(preset("live", **SMALL, policy_delay=2))
-    statistics = sac.networks.actor.norms[0].running_mean
+    statistics = sac.networks.actor.body.norms[0].running_mean
     sac.update(make_batch())
     assert not statistics.any()
     sac.update(make_batch())
@@ -219,7 +219,7 @@ def test_a_loss_that_is_not_finite_changes_no_weight(config, make_sac, make_batc
 def test_a_diverged_policy_is_not_handed_out(config, make_sac):
     sac = make_sac(config)
     with torch.no_grad():
-        sac.networks.actor.layers[1].weight[0, 0, 0] = float("nan")
+        sac.networks.actor.body.layers[1].weight[0, 0, 0] = float("nan")
     with pytest.raises(PolicyError, match=r"layer\.1\.weight.*diverged"):
         sac.policy_bytes(0)
 
@@ -227,7 +227,8 @@ def test_a_diverged_policy_is_not_handed_out(config, make_sac):
 def test_folded_policy_equals_the_torch_actor(config, make_sac, make_batch):
     changed = replace(config, normalise_observations=True)
     sac = make_sac(changed, low=-2.0, high=0.5)
-    sac.observe({"speed": np.random.default_rng(0).normal(9, 3, (64, 1)), "scan": np.ones((64, 3))})
+    rng = np.random.default_rng(0)
+    sac.observe({"speed": rng.normal(9, 3, (64, 1)), "scan": rng.normal(1, 0.5, (64, 3))})
     for step in range(30):
         sac.update(make_batch(seed=step))
     policy = Policy.from_bytes(sac.policy_bytes(7), seed=0)
@@ -257,7 +258,7 @@ def test_normalisation_without_observations_is_an_error(make_sac, make_batch):
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Discrete(3),
+        spaces.Text(3),
         spaces.Box(-np.inf, np.inf, (2,)),
         spaces.Box(np.array([-1, 0], np.float32), np.array([1, 0], np.float32)),
         spaces.Box(0, 5, (2,), np.int32),

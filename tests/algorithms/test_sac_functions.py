@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from sac_kit import preset
 
+from tickrate.algorithms.group_inputs import GroupInputs
 from tickrate.algorithms.sac_functions import (
     Transition,
     joint_batch_values,
@@ -17,7 +19,9 @@ from tickrate.algorithms.sac_functions import (
     target_network_values,
     temperature_loss,
 )
-from tickrate.algorithms.sac_networks import VECTOR, SACNetworks
+from tickrate.algorithms.sac_networks import SACNetworks
+from tickrate.nn.encoder_config import EncoderConfig
+from tickrate.nn.features import VECTOR
 from tickrate.nn.policy_heads import GaussianHead
 from tickrate.nn.value_heads import ScalarValues
 
@@ -79,7 +83,8 @@ TINY = {"actor": {"hidden": [2]}, "critic": {"hidden": [2]}}
 
 def tiny(config, seed=0):
     head = GaussianHead(1, 0.0, (0.0, -5.0, 2.0))
-    return SACNetworks(config, 1, 1, head, ScalarValues(), torch.Generator().manual_seed(seed))
+    group = GroupInputs("actor", (), {"x": spaces.Box(-9, 9, (1,))}, EncoderConfig())
+    return SACNetworks(config, group, group, head, ScalarValues(), torch.Generator().manual_seed(seed))
 
 
 def tiny_transition():
@@ -114,26 +119,26 @@ def test_joint_batch_equals_a_hand_computation():
     networks, transition = tiny(preset("crossq", **TINY)), tiny_transition()
     values, following = joint_batch_values(networks, transition, transition.critic[VECTOR], NEXT_ACTION)
     for k in range(2):
-        q = by_hand(networks.critics, k)
+        q = by_hand(networks.critics.body, k)
         np.testing.assert_allclose(values[k, :, 0].detach().numpy(), q[:2], atol=1e-5)
         np.testing.assert_allclose(following[k, :, 0].numpy(), q[2:], atol=1e-5)
     assert values.requires_grad
     assert not following.requires_grad
     # Running statistics of the input: mean of the joint batch (1.0, 0.25), 1 % of it.
-    np.testing.assert_allclose(networks.critics.norms[0].running_mean[:2], [0.01, 0.0025], rtol=1e-5)
+    np.testing.assert_allclose(networks.critics.body.norms[0].running_mean[:2], [0.01, 0.0025], rtol=1e-5)
 
 
 def test_joint_target_takes_the_slow_copy_on_the_joint_batch():
     config = preset("crossq", **TINY, target_network=True, target_rate=0.1)
     networks, transition = tiny(config), tiny_transition()
     with torch.no_grad():
-        networks.target_critics.layers[1].weight.mul_(2.0)
+        networks.target_critics.body.layers[1].weight.mul_(2.0)
     values, following = joint_target_values(networks, transition, transition.critic[VECTOR], NEXT_ACTION)
     for k in range(2):
         np.testing.assert_allclose(
-            values[k, :, 0].detach().numpy(), by_hand(networks.critics, k)[:2], atol=1e-5
+            values[k, :, 0].detach().numpy(), by_hand(networks.critics.body, k)[:2], atol=1e-5
         )
-        slow = by_hand(networks.target_critics, k)[2:]
+        slow = by_hand(networks.target_critics.body, k)[2:]
         np.testing.assert_allclose(following[k, :, 0].numpy(), slow, atol=1e-5)
     assert values.requires_grad
     assert not following.requires_grad

@@ -9,9 +9,9 @@ from sac_kit import preset
 
 from tickrate.algorithms.options import OptimiserConfig
 from tickrate.algorithms.sac import SAC
-from tickrate.algorithms.sac_networks import VECTOR
 from tickrate.data.replay import Replay
 from tickrate.data.schema import Flag, RecordSchema
+from tickrate.nn.features import VECTOR
 from tickrate.policy import Policy
 from tickrate.testing.probes import PROBES, Probe, ProbeEnv
 

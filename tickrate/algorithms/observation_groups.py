@@ -67,6 +67,10 @@ class GroupPacker:
         for path, columns, write in self._columns:
             write(observation[path], out[:, columns])
 
+    def columns(self, path: str) -> slice | None:
+        """Return the columns of a leaf, None if it is not in the group."""
+        return next((columns for name, columns, _ in self._columns if name == path), None)
+
 
 def _writer(path: str, space: spaces.Space[Any]) -> tuple[int, _Write]:
     """Return a leaf's number of columns, and what writes them."""

@@ -66,3 +66,22 @@ class Prioritises(Protocol):
         priority; it may wait for the device. Values that are not finite leave the priorities as they were.
         """
         ...
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """An algorithm that keeps bad updates away from its weights and can say so."""
+
+    def faults(self) -> list[str]:
+        """Return a sentence for each network kept from a bad step since the last call; it waits for the
+        device."""
+        ...
+
+
+@runtime_checkable
+class TellsEffects(Protocol):
+    """An algorithm with options whose effect can be seen only once it runs (compilation, precision)."""
+
+    def effects(self) -> list[str]:
+        """Return sentences about what such options came to, each once."""
+        ...

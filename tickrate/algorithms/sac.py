@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tickrate import __version__
-from tickrate.algorithms.observation_groups import GroupPacker
+from tickrate.algorithms.action_coding import action_coding
+from tickrate.algorithms.delay_correction import DelayCorrection
+from tickrate.algorithms.group_inputs import GroupInputs
 from tickrate.algorithms.options import OptimiserConfig
-from tickrate.algorithms.sac_batch import TransitionLoader, bounded_box
+from tickrate.algorithms.sac_batch import TransitionLoader
 from tickrate.algorithms.sac_config import SACConfig
 from tickrate.algorithms.sac_functions import (
     SACFunctions,
+    Transition,
     joint_batch_values,
     joint_target_values,
     least_value_loss,
@@ -27,12 +30,12 @@ from tickrate.algorithms.sac_functions import (
 )
 from tickrate.algorithms.sac_networks import SACNetworks
 from tickrate.artefact import Exploration, PolicyContract, action_spec, leaf_spec, pack
-from tickrate.data.batch import Batch
+from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.errors import ConfigError
+from tickrate.nn.compiling import Compiler
 from tickrate.nn.descent import Descent
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.normaliser import RunningNormaliser
-from tickrate.nn.policy_heads import GaussianHead
 from tickrate.nn.state import (
     Arrays,
     check_arrays,
@@ -42,6 +45,10 @@ from tickrate.nn.state import (
 )
 from tickrate.nn.value_heads import CategoricalValues, ScalarValues
 
+TIMING = "timing"
+"""Leaf that says how old observation and command are (``timing_in_obs``); its third number is the
+command's."""
+
 
 class SAC:
     """Soft actor-critic (arXiv 1812.05905) and what grew out of it: REDQ, DroQ, CrossQ, FlashSAC.
@@ -49,7 +56,7 @@ class SAC:
     Args:
         config: the options.
         observation_spaces: leaf space by path of the canonical observation, in its order.
-        action_space: a bounded box.
+        action_space: a bounded box of floats, Discrete, or MultiDiscrete.
         seed: seeds the initial weights and the sampling of actions in updates.
         period_s: nominal step of the environment in seconds, for the contract; 0 for lock-step.
         action_buffer_length: number of past actions in the observation, for the contract.
@@ -57,7 +64,7 @@ class SAC:
         functions: replacements for single steps of the update.
 
     Raises:
-        ConfigError: for an action space without finite bounds, or a leaf that cannot be read; names it.
+        ConfigError: for an action space that cannot be acted in, or a leaf that cannot be read; names it.
     """
 
     def __init__(
@@ -74,42 +81,59 @@ class SAC:
     ) -> None:
         self.config = config
         self.device = torch.device(device)
-        box = bounded_box(action_space)
-        actor = GroupPacker("actor", config.groups.get("actor", ()), observation_spaces)
-        critic = GroupPacker("critic", config.groups.get("critic", ()), observation_spaces)
-        self._loader = TransitionLoader(actor, critic, box, self.device)
-        log_std = (config.log_std_offset, config.log_std_min, config.log_std_max)
-        policy_head = GaussianHead(self._loader.action_size, self._loader.log_scale, log_std)
+        self._action = action_coding(
+            action_space, (config.log_std_offset, config.log_std_min, config.log_std_max)
+        )
+        actor, critic = (
+            GroupInputs(name, config.groups.get(name, ()), observation_spaces, config.encoder)
+            for name in ("actor", "critic")
+        )
+        if config.normalise_observations and not (actor.vector_size and critic.vector_size):
+            raise ConfigError("sac.normalise_observations is on, but there are no vectors to normalise")
+        burn_in = config.burn_in if config.memory != "none" else 0
+        cloning = config.cloning_updates > 0
+        self._loader = TransitionLoader(actor, critic, self._action, self.device, burn_in, cloning)
         value_head = (
             CategoricalValues(config.value_bins, config.value_limit, self.device)
             if config.value_bins
             else ScalarValues()
         )
         start = torch.Generator().manual_seed(seed)
-        networks = SACNetworks(config, actor.size, critic.size, policy_head, value_head, start)
+        networks = SACNetworks(config, actor, critic, self._action.head, value_head, start)
         self.networks = networks.to(self.device)
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        networks.dropout = self._generator
+        networks.random = self._generator
         self._critics = self._descent("critic_loss", networks.critics, config.critic_optimiser)
         self._actor = self._descent("actor_loss", networks.actor, config.actor_optimiser)
         self._alpha = self._descent("temperature_loss", networks.log_alpha, config.temperature_optimiser)
         self._target_entropy = torch.tensor(self._entropy_at(0), device=self.device)
         self.functions = functions or _functions(config)
+        self._correction = self._make_correction(observation_spaces, action_buffer_length)
+        self._compiler = Compiler(config.compile)
+        self._critic_terms = self._compiler(self._plain_critic_terms)
+        self._actor_terms = self._compiler(self._plain_actor_terms)
         self.updates = 0
         """Critic updates done so far."""
         self._metrics: dict[str, SupportsFloat] = {}
         self._errors: Tensor | None = None
+        self._told = False
         self._contract = functools.partial(
             PolicyContract,
             algorithm="sac",
             observation=tuple(leaf_spec(path, space) for path, space in observation_spaces.items()),
-            action=action_spec(box),
+            action=action_spec(action_space),
+            head=self._action.head_name,
             groups={"actor": actor.paths, "critic": critic.paths},
             exploration=Exploration(config.noise_correlation, config.log_std_min, config.log_std_max),
             period_s=period_s,
             action_buffer_length=action_buffer_length,
             tickrate=__version__,
         )
+
+    @property
+    def sequence_length(self) -> int:
+        """Steps of the sequences that `update` needs; 0: single transitions."""
+        return self.config.steps_together
 
     def observe(self, observation: Mapping[str, NDArray[Any]]) -> None:
         """Count new observations into the normalisers' statistics; does nothing when they are off."""
@@ -118,7 +142,7 @@ class SAC:
             networks.actor_normaliser.observe(loader.rows(loader.actor, observation))
             networks.critic_normaliser.observe(loader.rows(loader.critic, observation))
 
-    def update(self, batch: Batch) -> Mapping[str, SupportsFloat]:
+    def update(self, batch: Batch | SequenceBatch) -> Mapping[str, SupportsFloat]:
         """Do one critic update and, at every ``policy_delay``-th, one of actor and temperature.
 
         A batch with values that are not finite is skipped and counted; a loss or gradient that is not finite
@@ -143,46 +167,136 @@ class SAC:
         if transition is None:
             return {**self._metrics, "skipped_updates": self._loader.skipped}
         self._follow_schedules()
-        networks, functions, metrics = self.networks, self.functions, self._metrics
-        policy_head, value_head = networks.policy_head, networks.value_head
-        rows = len(transition.reward)
-        actor_features = networks.actor_features(transition.actor)
-        critic_features = networks.critic_features(transition.critic)
-        now, later = actor_features.chunk(2)
-        alpha = networks.log_alpha.detach().exp()
+        config, metrics, head = self.config, self._metrics, self._action.head
+        alpha = self.networks.log_alpha.detach().exp()
 
-        with torch.no_grad():
-            next_action, next_log_prob = networks.act(later, policy_head.noise(rows, self._generator))
-        output, following = functions.values(networks, transition, critic_features, next_action)
-        following = self._some(following)
-        target = functions.target(
-            value_head, transition.reward, transition.discount, following, next_log_prob, alpha
-        )
-        loss = functions.critic_loss(value_head, output, target)
-        if transition.weights is not None:
-            loss = loss * transition.weights
-        metrics["critic_loss"] = self._critics.descend(loss.mean(1).sum())
+        following = None
+        if self._correction is not None:
+            transition, following = self._corrected(transition, batch, alpha)
+        noise = head.noise(len(transition.reward), self._generator)
+        loss, values, targets = self._critic_terms(transition, noise, self._chosen(), following, alpha)
+        metrics["critic_loss"] = self._critics.descend(loss)
         metrics["critic_gradient"] = self._critics.length
-        values, target_values = value_head.mean(output.detach()), value_head.target_mean(target)
-        metrics["q_mean"], metrics["target_mean"] = values.mean(), target_values.mean()
-        self._errors = (values - target_values).abs().mean(0)
+        metrics["q_mean"], metrics["target_mean"] = values.mean(), targets.mean()
+        self._errors = (values - targets).abs().mean(0)
 
         self.updates += 1
-        if self.updates % self.config.policy_delay == 0:
-            action, log_prob = networks.act(now, policy_head.noise(rows, self._generator), learning=True)
-            policy_values = value_head.mean(networks.values(critic_features.chunk(2)[0].detach(), action))
-            metrics["actor_loss"] = self._actor.descend(
-                functions.actor_loss(policy_values, log_prob, alpha).mean()
+        if self.updates % config.policy_delay == 0:
+            noise = head.noise(len(transition.reward), self._generator)
+            loss, log_prob = self._actor_terms(
+                transition, noise, alpha, self.updates <= config.cloning_updates
             )
-            metrics["actor_gradient"], metrics["entropy"] = self._actor.length, -log_prob.detach().mean()
-            if self.config.learn_temperature:
+            metrics["actor_loss"] = self._actor.descend(loss)
+            metrics["actor_gradient"], metrics["entropy"] = self._actor.length, -log_prob.mean()
+            if config.learn_temperature:
+                log_alpha = self.networks.log_alpha
                 self._alpha.descend(
-                    functions.temperature_loss(networks.log_alpha, log_prob.detach(), self._target_entropy)
+                    self.functions.temperature_loss(log_alpha, log_prob, self._target_entropy)
                 )
-            metrics["alpha"] = networks.log_alpha.detach().exp()
+            metrics["alpha"] = self.networks.log_alpha.detach().exp()
 
-        networks.move_target()
+        self.networks.move_target()
         return {**metrics, "skipped_updates": self._loader.skipped}
+
+    def _plain_critic_terms(
+        self,
+        transition: Transition,
+        noise: Tensor,
+        chosen: Tensor | None,
+        following: tuple[Tensor, Tensor] | None,
+        alpha: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the critics' loss, their values ``(critics, batch)`` and the targets' ``(batch,)``.
+
+        Args:
+            transition: the batch.
+            noise: for the next action.
+            chosen: numbers of the critics that the target is taken from; None: all.
+            following: next action and its log-probability, where they are known already.
+            alpha: entropy coefficient.
+        """
+        networks, functions, head = self.networks, self.functions, self.networks.value_head
+        with self._precision():
+            features = networks.critic_features(transition.critic, transition.sequences)
+            if following is None:
+                with torch.no_grad():
+                    later = networks.actor_features(transition.actor, transition.sequences).chunk(2)[1]
+                    following = networks.act(later, noise)
+            next_action, next_log_prob = following
+            output, next_output = functions.values(networks, transition, features, next_action)
+        if chosen is not None:
+            next_output = next_output.index_select(0, chosen)
+        target = functions.target(
+            head, transition.reward, transition.discount, next_output, next_log_prob, alpha
+        )
+        loss = functions.critic_loss(head, output, target)
+        if transition.weights is not None:
+            loss = loss * transition.weights
+        return loss.mean(1).sum(), head.mean(output.detach()), head.target_mean(target)
+
+    def _plain_actor_terms(
+        self, transition: Transition, noise: Tensor, alpha: Tensor, cloning: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the actor's loss and the mean log-probabilities of its actions, ``(batch,)``, detached."""
+        networks, head = self.networks, self._action.head
+        with self._precision():
+            now = networks.actor_features(transition.actor, transition.sequences).chunk(2)[0]
+            output = networks.policy(now.detach() if networks.shares else now, learning=True)
+            action, log_prob = head.sample(output, noise)
+            if cloning:
+                loss = head.negative_log_likelihood(output, transition.action)
+            else:
+                with torch.no_grad():
+                    features = networks.critic_features(transition.critic, transition.sequences).chunk(2)[0]
+                values = networks.value_head.mean(networks.values(features, action))
+                loss = self.functions.actor_loss(values, log_prob, alpha)
+        if cloning and transition.taught is not None:
+            taught = transition.taught.float()
+            loss = loss * taught * (len(taught) / taught.sum().clamp_min(1.0))
+        if transition.mask is not None:
+            loss = loss * transition.mask
+        return loss.mean(), log_prob.detach()
+
+    def _corrected(
+        self, fragments: Transition, batch: Batch | SequenceBatch, alpha: Tensor
+    ) -> tuple[Transition, tuple[Tensor, Tensor]]:
+        """Return the fragments as transitions over as many steps as their delays allow, and what follows."""
+        assert self._correction is not None
+        assert isinstance(batch, SequenceBatch)
+        steps, count = self.config.delay_correction, len(batch)
+        delays = torch.from_numpy(np.ascontiguousarray(batch.observation[TIMING][..., 2])).to(self.device)
+        noises = torch.stack([self._action.head.noise(count, self._generator) for _ in range(steps)])
+        transition, *following = self._correction(self.networks, fragments, delays, noises, alpha)
+        return transition, (following[0], following[1])
+
+    def _chosen(self) -> Tensor | None:
+        """Return which critics this target is taken from: all (None), or a random few."""
+        count, every = self.config.target_critics, self.config.critics
+        if not 0 < count < every:
+            return None
+        return torch.randperm(every, generator=self._generator, device=self.device)[:count]
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision)
+
+    def _make_correction(
+        self, observation_spaces: Mapping[str, spaces.Space[Any]], buffer_length: int
+    ) -> DelayCorrection | None:
+        steps, actor, critic = self.config.delay_correction, self._loader.actor, self._loader.critic
+        if not steps:
+            return None
+        if TIMING not in observation_spaces or not buffer_length:
+            raise ConfigError(
+                f"sac.delay_correction is {steps}: it needs the leaves 'timing' and 'actions', there are "
+                f"{list(observation_spaces)}. Set environment.realtime.timing_in_obs and act_buf_len, "
+                "or environment.delays"
+            )
+        if steps > buffer_length + 1:
+            raise ConfigError(
+                f"sac.delay_correction is {steps}: the action buffer of {buffer_length} can hold the actions "
+                f"of at most {buffer_length + 1} steps; make act_buf_len longer"
+            )
+        return DelayCorrection(steps, self._action, actor.columns("actions"), critic.columns("actions"))
 
     @property
     def target_entropy(self) -> float:
@@ -190,19 +304,40 @@ class SAC:
         return self._entropy_at(self.updates)
 
     def priorities(self) -> NDArray[np.float32]:
-        """Return the absolute errors of the last batch's values, ``(batch,)``; waits for the device."""
+        """Return the absolute errors of the last batch's values, ``(batch,)``; waits for the device.
+
+        Of a sequence, the mean over its steps.
+        """
         if self._errors is None:
             raise RuntimeError("priorities() before the first update")
         errors: NDArray[np.float32] = self._errors.float().cpu().numpy()
-        return errors
+        length = self.config.sequence_length if self.config.memory != "none" else 1
+        means: NDArray[np.float32] = errors.reshape(-1, length).mean(1)
+        return means
 
     def faults(self) -> list[str]:
         """Return a sentence for each network that was kept from bad steps since the last call; waits."""
         return [text for part in (self._critics, self._actor, self._alpha) if (text := part.fault())]
 
+    def effects(self) -> list[str]:
+        """Return sentences, once, about what compilation and mixed precision came to."""
+        config, told = self.config, self._told
+        if (
+            told
+            or self.updates < config.policy_delay
+            or (config.compile == "off" and not config.mixed_precision)
+        ):
+            return []
+        self._told = True
+        compiled = f"{self._compiler.graphs} graphs compiled, {self._compiler.breaks} breaks"
+        return [
+            f"compile {config.compile}: {compiled}; networks computed in {self.networks.computed_in}, "
+            "losses in torch.float32"
+        ]
+
     def _entropy_at(self, updates: int) -> float:
-        config, loader = self.config, self._loader
-        return config.entropy_per_dim(updates) * loader.action_size + loader.log_scale
+        config = self.config
+        return self._action.target_entropy(config.entropy_per_dim(updates), config.target_entropy_share)
 
     def _follow_schedules(self) -> None:
         config = self.config
@@ -213,27 +348,15 @@ class SAC:
             if not config.learn_temperature:
                 self.networks.log_alpha.data.fill_(float(np.log(config.temperature(self.updates))))
 
-    def _some(self, following: Tensor) -> Tensor:
-        """Return the outputs of the critics that this target is taken from: all, or a random few."""
-        count = self.config.target_critics
-        if not 0 < count < len(following):
-            return following
-        chosen = torch.randperm(len(following), generator=self._generator, device=self.device)[:count]
-        return following.index_select(0, chosen)
-
     def policy_bytes(self, version: int) -> bytes:
         """Return the present actor as an artefact, weights and statistics of one moment folded together.
 
         Raises:
             PolicyError: if a weight is not finite: training has diverged.
         """
-        writer, networks, size = ProgramWriter(), self.networks, self._loader.action_size
-        x = writer.read(self._loader.actor.paths)
-        if networks.actor_normaliser is not None:
-            x = networks.actor_normaliser.write(writer, x)
-        x = networks.actor.write(writer, x)
-        offset = torch.cat([torch.zeros(size), torch.full((size,), self.config.log_std_offset)])
-        writer.scale(x, torch.ones(2 * size), offset)
+        writer = ProgramWriter()
+        x = self.networks.write(writer, self._loader.actor.write(writer))
+        self._action.write(writer, x)
         program, weights = writer.finish()
         return pack(self._contract(program=program, policy_version=version), weights)
 

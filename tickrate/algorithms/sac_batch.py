@@ -1,4 +1,4 @@
-"""From a replay's batch to SAC's tensors: groups flattened, actions scaled, non-finite values refused."""
+"""From a replay's batch to SAC's tensors: groups read, actions coded, non-finite values refused."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tickrate.algorithms.observation_groups import GroupPacker
+from tickrate.algorithms.action_coding import ActionCoding
+from tickrate.algorithms.group_inputs import GroupInputs
 from tickrate.algorithms.sac_functions import Transition
-from tickrate.algorithms.sac_networks import VECTOR
-from tickrate.data.batch import Batch
-from tickrate.errors import ConfigError
+from tickrate.data.batch import Batch, SequenceBatch
+from tickrate.nn.features import VECTOR
 
 _log = logging.getLogger(__name__)
 
@@ -27,72 +26,90 @@ class TransitionLoader:
     Args:
         actor: the actor's observation group.
         critic: the critics' observation group.
-        action_space: a bounded box.
+        action: how actions are seen.
         device: where the tensors go.
+        burn_in: first steps of each sequence that only fill the memory.
+        cloning: whether it matters which rows are demonstrations.
     """
 
     def __init__(
-        self, actor: GroupPacker, critic: GroupPacker, action_space: spaces.Box, device: torch.device
+        self,
+        actor: GroupInputs,
+        critic: GroupInputs,
+        action: ActionCoding,
+        device: torch.device,
+        burn_in: int = 0,
+        cloning: bool = False,
     ) -> None:
-        self.actor, self.critic, self.device = actor, critic, device
-        low = action_space.low.reshape(-1).astype(np.float64)
-        high = action_space.high.reshape(-1).astype(np.float64)
-        self.action_size = len(low)
-        self.log_scale = float(np.log((high - low) / 2).sum())
-        """Sum over the action of ``log((high - low) / 2)``: nats between scaled and environment units."""
+        self.actor, self.critic, self.action, self.device = actor, critic, action, device
         self.skipped = 0
         """Batches refused because they held values that are not finite."""
-        self._centre = ((low + high) / 2).astype(np.float32)
-        self._half = ((high - low) / 2).astype(np.float32)
+        self._burn_in, self._cloning = burn_in, cloning
+        self._one_group = actor.paths == critic.paths
 
-    def load(self, batch: Batch) -> Transition | None:
-        """Return the batch on the device, or None, counted and told once, if a value in it is not finite."""
-        action = (batch.action.reshape(len(batch.reward), -1) - self._centre) / self._half
-        arrays = {
-            "action": action.astype(np.float32, copy=False),
-            "reward": np.asarray(batch.reward, np.float32),
-            "discount": np.asarray(batch.discount, np.float32),
-            "actor group": self._both(self.actor, batch),
+    def load(self, batch: Batch | SequenceBatch) -> Transition | None:
+        """Return the batch on the device, or None, counted and told once, if a value in it is not finite.
+
+        Sequences are laid out step by step: row ``i * T + t`` is step ``t`` of sequence ``i``.
+        """
+        sequences = len(batch) if isinstance(batch, SequenceBatch) else 0
+        lead = 2 if sequences else 1
+        observations = [_merged(leaves, lead) for leaves in batch.observations]
+        arrays = {f"actor:{name}": value for name, value in self.actor.arrays(observations).items()}
+        if not self._one_group:
+            critic = self.critic.arrays(observations)
+            arrays |= {f"critic:{name}": value for name, value in critic.items()}
+        arrays |= {
+            "action": self.action.encode(batch.action.reshape(-1, *batch.action.shape[lead:])),
+            "reward": np.asarray(batch.reward, np.float32).reshape(-1),
+            "discount": np.asarray(batch.discount, np.float32).reshape(-1),
         }
-        if self.critic.paths != self.actor.paths:
-            arrays["critic group"] = self._both(self.critic, batch)
-        bad = [name for name, value in arrays.items() if not np.isfinite(value).all()]
+        bad = [n for n, value in arrays.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
         if bad:
             self._skip(bad, batch)
             return None
         tensors = {name: self._tensor(value) for name, value in arrays.items()}
-        weights = batch.weights
+        weights, mask = self._weights(batch)
+        actor = _named(tensors, "actor:")
         return Transition(
-            actor={VECTOR: tensors["actor group"]},
-            critic={VECTOR: tensors.get("critic group", tensors["actor group"])},
+            actor=actor,
+            critic=actor if self._one_group else _named(tensors, "critic:"),
             action=tensors["action"],
             reward=tensors["reward"],
             discount=tensors["discount"],
-            weights=None if weights is None else self._tensor(weights),
+            weights=weights,
+            mask=mask,
+            taught=self._tensor((batch.rows < 0).reshape(-1)) if self._cloning else None,
+            sequences=sequences,
         )
 
-    def rows(self, group: GroupPacker, observation: Mapping[str, NDArray[Any]]) -> Tensor:
-        """Return a group's leaves as ``(rows, size)`` on the device, without rows that are not finite."""
-        values = np.empty((len(observation[group.paths[0]]), group.size), np.float32)
-        group.pack(observation, values)
-        return self._tensor(values[np.isfinite(values).all(1)])
+    def _weights(self, batch: Batch | SequenceBatch) -> tuple[Tensor | None, Tensor | None]:
+        """Return the weights of each row's critic loss, and of its actor loss."""
+        weights = batch.weights
+        if isinstance(batch, Batch):
+            return None if weights is None else self._tensor(weights), None
+        mask = batch.mask.copy()
+        mask[:, : self._burn_in] = False
+        scale = mask.size / max(1, int(np.count_nonzero(mask)))
+        share = mask.astype(np.float32) * np.float32(scale)
+        losses = share if weights is None else share * weights[:, None]
+        return self._tensor(losses.reshape(-1)), self._tensor(share.reshape(-1))
 
-    def _both(self, group: GroupPacker, batch: Batch) -> NDArray[np.float32]:
-        """Return observations, then next observations, in one array: the joint batch costs no copy later."""
-        size = len(batch.reward)
-        values = np.empty((2 * size, group.size), np.float32)
-        group.pack(batch.observation, values[:size])
-        group.pack(batch.next_observation, values[size:])
-        return values
+    def rows(self, group: GroupInputs, observation: Mapping[str, NDArray[Any]]) -> Tensor:
+        """Return a group's vectors as ``(rows, size)`` on the device, without rows that are not finite."""
+        values = group.arrays([dict(observation)])[VECTOR]
+        return self._tensor(values[np.isfinite(values).all(1)])
 
     def _tensor(self, value: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(value)).to(self.device, non_blocking=True)
 
-    def _skip(self, bad: list[str], batch: Batch) -> None:
+    def _skip(self, bad: list[str], batch: Batch | SequenceBatch) -> None:
         self.skipped += 1
-        leaves = [path for path, value in batch.observation.items() if not np.isfinite(value).all()]
-        leaves += [
-            f"next {path}" for path, value in batch.next_observation.items() if not np.isfinite(value).all()
+        leaves = [
+            f"{'next ' * i}{path}"
+            for i, observation in enumerate(batch.observations)
+            for path, value in observation.items()
+            if not np.isfinite(value).all()
         ]
         if self.skipped == 1:
             _log.warning(
@@ -103,22 +120,12 @@ class TransitionLoader:
             )
 
 
-def bounded_box(space: spaces.Space[Any]) -> spaces.Box:
-    """Return the action space if SAC can act in it.
+def _merged(leaves: Mapping[str, NDArray[Any]], lead: int) -> dict[str, NDArray[Any]]:
+    """Return leaves with their first ``lead`` axes as one."""
+    if lead == 1:
+        return dict(leaves)
+    return {path: value.reshape(-1, *value.shape[lead:]) for path, value in leaves.items()}
 
-    Raises:
-        ConfigError: if it is no Box of floats, or a bound is infinite; names the index.
-    """
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-        raise ConfigError(
-            f"the action space is {space}: SAC acts in a Box of floats; choose another algorithm"
-        )
-    low, high = space.low.reshape(-1), space.high.reshape(-1)
-    wrong = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high) & (low < high)))
-    if len(wrong):
-        i = int(wrong[0])
-        raise ConfigError(
-            f"the action's bounds at index {i} are [{low[i]}, {high[i]}]: SAC needs finite bounds, "
-            "low below high; wrap the environment, for example with gymnasium.wrappers.RescaleAction"
-        )
-    return space
+
+def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

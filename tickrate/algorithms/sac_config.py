@@ -9,6 +9,7 @@ from typing import Literal
 
 from tickrate.algorithms.options import NetworkConfig, OptimiserConfig, Schedule
 from tickrate.errors import ConfigError, suggest
+from tickrate.nn.encoder_config import EncoderConfig
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,21 @@ class SACConfig:
     """Body of the actor."""
     critic: NetworkConfig = field(default_factory=NetworkConfig)
     """Body of each critic."""
+
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    """How images and histories become features, for actor and critics each by themselves."""
+    shared_encoder: bool = False
+    """The actor reads what the critics' encoder (and memory) makes of the observation, and leaves its
+    learning to the critics (DrQ, arXiv 2004.13649): one encoder instead of two."""
+    memory: Literal["none", "gru", "lstm"] = "none"
+    """A recurrent layer behind the encoder, learned over sequences; for what one observation does not
+    show."""
+    memory_units: int = 128
+    """Width of the memory. Usual: 64 to 256."""
+    sequence_length: int = 16
+    """Steps of the sequences that a memory learns from. Usual: 16 to 64."""
+    burn_in: int = 4
+    """First steps of each sequence that only fill the memory and are not learned from. Usual: 0 to 16."""
 
     critics: int = 2
     """Number of critics. Usual: 2; 10 (REDQ)."""
@@ -87,6 +103,21 @@ class SACConfig:
     """Most steps for which exploration noise is held; the number is drawn anew, n with a weight of 1/n^2
     (FlashSAC). 1: new noise at every step. Usual: 1 or 16."""
 
+    delay_correction: int = 0
+    """Most steps of returns whose later actions are drawn anew from the present policy, as far as the
+    recorded delays say that those actions had no effect yet (DCAC, ICLR 2021). Needs the leaves ``actions``
+    and ``timing``; 0: off.
+    Usual: the longest delay plus 1."""
+    cloning_updates: int = 0
+    """Updates at the beginning in which the actor imitates the demonstrations of each batch instead of
+    climbing the critics. Usual: 0, or 1,000 to 10,000 with ``replay.demonstrations``."""
+
+    compile: Literal["off", "default", "reduce-overhead"] = "off"
+    """Compile the update with torch: ``default``, or ``reduce-overhead``, which on CUDA replays graphs.
+    Slower than ``off`` on most CPUs."""
+    mixed_precision: bool = False
+    """Compute the networks in bfloat16 (discounts, targets and losses stay float32). For GPUs."""
+
     normalise_observations: bool = False
     """Scale inputs by running mean and variance of all observations, each counted once when it arrives; for
     spaces with unlike units. Batch norm on the inputs does the same with less memory of the past."""
@@ -103,6 +134,7 @@ class SACConfig:
         self._check_numbers()
         self._check_critics()
         self._check_temperature()
+        self._check_sequences()
         for name in self.groups:
             if name not in ("actor", "critic"):
                 raise ConfigError(
@@ -175,6 +207,36 @@ class SACConfig:
                 f"sac.schedule_updates is {self.schedule_updates}: give it together with "
                 "sac.final_temperature or sac.final_target_entropy_per_dim, or give none of them"
             )
+
+    def _check_sequences(self) -> None:
+        for name, least in (
+            ("memory_units", 1),
+            ("sequence_length", 2),
+            ("burn_in", 0),
+            ("cloning_updates", 0),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(f"sac.{name} is {getattr(self, name)}: it must be at least {least}")
+        if self.memory != "none" and self.burn_in >= self.sequence_length:
+            raise ConfigError(
+                f"sac.burn_in is {self.burn_in} of sequences of {self.sequence_length}: "
+                "nothing is left to learn from"
+            )
+        if self.delay_correction == 1 or self.delay_correction < 0:
+            raise ConfigError(
+                f"sac.delay_correction is {self.delay_correction}: give 0 (off), or 2 steps or more"
+            )
+        if self.delay_correction and self.memory != "none":
+            raise ConfigError("sac.delay_correction and sac.memory cannot be used together: choose one")
+        if self.shared_encoder and self.groups.get("actor", ()) != self.groups.get("critic", ()):
+            raise ConfigError(
+                "sac.shared_encoder is on: actor and critic must read the same leaves (sac.groups)"
+            )
+
+    @property
+    def steps_together(self) -> int:
+        """Steps of the sequences that an update needs; 0: single transitions."""
+        return self.delay_correction or (self.sequence_length if self.memory != "none" else 0)
 
     @property
     def temperature(self) -> Schedule:

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tickrate.algorithms.sac_networks import Inputs, SACNetworks
+from tickrate.algorithms.sac_networks import SACNetworks
+from tickrate.nn.features import Inputs
 from tickrate.nn.value_heads import ValueHead
 
 
 @dataclass(frozen=True)
 class Transition:
-    """A batch on the device. Both times of an observation lie in one array, first now, then next."""
+    """A batch on the device. Both times of an observation lie in one array, first now, then next.
+
+    Of sequences, every step is a row of the batch; their observations are still as they came, sequence by
+    sequence, and become now and next behind the memory (`tickrate.nn.features.FeatureNetwork`).
+    """
 
     actor: Inputs
     """What the actor reads, by name, ``(2 * batch, ...)``: rows of o_t, then of o_{t+n}."""
@@ -28,14 +33,21 @@ class Transition:
     discount: Tensor
     """``(batch,)``: gamma^n, 0 where the episode terminated (not where it was truncated)."""
     weights: Tensor | None = None
-    """``(batch,)``: weight of each row's loss; None: all 1."""
+    """``(batch,)``: weight of each row's loss in the critics' step; None: all 1."""
+    mask: Tensor | None = None
+    """``(batch,)``: weight of each row's loss in the actor's step, 0 where there is no real step; None: all
+    1."""
+    taught: Tensor | None = None
+    """``(batch,)`` bool: which rows are demonstrations; None where that does not matter."""
+    sequences: int = 0
+    """Number of sequences that the rows belong to; 0: each is by itself."""
 
 
 def target_network_values(
     networks: SACNetworks, transition: Transition, features: Tensor, next_action: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return what critics say of (s, a), with gradients, and the target network of (s', a') (SAC)."""
-    later = networks.target_features(transition.critic, features).chunk(2)[1]
+    later = networks.target_features(transition.critic, transition.sequences, features).chunk(2)[1]
     with torch.no_grad():
         following = networks.target_values(later, next_action)
     return networks.values(features.chunk(2)[0], transition.action, learning=True), following
@@ -60,9 +72,8 @@ def joint_target_values(
     """Return what critics say of (s, a), the target network of (s', a'), by joint batches (FlashSAC)."""
     actions = torch.cat((transition.action, next_action))
     with torch.no_grad():
-        slow = networks.target_values(
-            networks.target_features(transition.critic, features), actions, learning=True
-        )
+        slow = networks.target_features(transition.critic, transition.sequences, features)
+        slow = networks.target_values(slow, actions, learning=True)
     output = networks.values(features, actions, learning=True).chunk(2, dim=1)[0]
     return output, slow.chunk(2, dim=1)[1]
 

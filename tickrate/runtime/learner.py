@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickrate import clock
-from tickrate.algorithms.protocol import Algorithm
+from tickrate.algorithms.protocol import Algorithm, Guarded, TellsEffects
 from tickrate.data.augment import Mirror
 from tickrate.data.mixture import Mixture
 from tickrate.data.replay import Replay
@@ -28,6 +29,8 @@ from tickrate.runtime.limiter import UpdateLimiter
 from tickrate.runtime.rounds import NO_BACKLOG, Rounds
 from tickrate.runtime.run_folder import RunFolder, load_state, save_state, write_atomically
 from tickrate.tracking.tracker import Tracker
+
+_log = logging.getLogger(__name__)
 
 KEPT_POLICIES = 512
 """Published policies kept in memory, so that the one that did best in an evaluation can still be saved."""
@@ -336,8 +339,14 @@ class Learner:
         return values | self._timing.figures()
 
     def log(self) -> dict[str, float]:
-        """Write the present metrics to the tracker and return them."""
+        """Write the present metrics to the tracker and return them; say what the algorithm has to tell."""
         values = self.figures()
+        if isinstance(self.algorithm, Guarded):
+            for sentence in self.algorithm.faults():
+                _log.warning("%s", sentence)
+        if isinstance(self.algorithm, TellsEffects):
+            for sentence in self.algorithm.effects():
+                _log.info("%s", sentence)
         self._tracker.scalars(self.age, values)
         return values
 
