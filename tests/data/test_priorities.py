@@ -125,7 +125,7 @@ def test_rows_that_were_overwritten_are_left_out_of_updates():
     assert counts[6] / 10_000 == pytest.approx(0.994, abs=0.005)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chunks=histories(), stack=st.sampled_from([1, 3]), limit=st.integers(9, 60), seed=st.integers(0, 99))
 def test_priorities_follow_the_rows_of_a_ring(chunks, stack, limit, seed):
     schema = make_schema(stack)

@@ -115,7 +115,7 @@ def assert_sequences_same(replay, naive, oldest, length, batch_size=32):
                 np.testing.assert_array_equal(batch.observation[path][i, at], observation[path])
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     chunks=histories(),
     length=st.integers(1, 6),

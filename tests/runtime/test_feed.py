@@ -107,17 +107,13 @@ def test_priorities_go_back_into_the_replay(tmp_path, kind):
 def test_importance_grows_to_one_over_the_run(tmp_path):
     learner = make(tmp_path / "r", Judging(), sampling=Proportional(1.0), importance=0.2, total_steps=20)
     learner.ingest(rows_of(0, 21, final=False))  # rows 0 to 19 can be sampled; 21 steps: the run is over
-    learner.replay.update_priorities(np.arange(20), np.arange(1.0, 21.0))
-    learner.limiter.steps = 5
-    learner.update_if_due()
-    learner.limiter.steps = 20
-    learner.update_if_due()
-    for batch, beta in zip(learner.algorithm.batches, (0.2 + 0.8 * 0.25, 1.0), strict=True):
-        drawn = (batch.rows + 1.0) ** -beta
-        if batch is learner.algorithm.batches[0]:
-            np.testing.assert_allclose(batch.weights, drawn / drawn.max(), rtol=1e-4)
-    learner.limiter.steps = 40  # beyond the limit it stays at 1
-    learner.update_if_due()
+    for steps, beta in ((5, 0.2 + 0.8 * 0.25), (20, 1.0), (40, 1.0)):  # beyond the limit it stays at 1
+        learner.replay.update_priorities(np.arange(20), np.arange(1.0, 21.0))
+        learner.limiter.steps = steps
+        assert learner.update_if_due()
+        batch = learner.algorithm.batches[-1]
+        right = (batch.rows + 1.0) ** -beta
+        np.testing.assert_allclose(batch.weights, right / right.max(), rtol=1e-4)
 
 
 def test_prioritised_sampling_needs_an_algorithm_that_gives_priorities(tmp_path):

@@ -42,7 +42,7 @@ class Limits:
         """Refuse limits that would record nothing."""
         for name in ("episodes", "steps", "rows"):
             value = getattr(self, name)
-            if value is not None and value < (1 if name != "rows" else 1 + _ENDING_ROWS):
+            if value is not None and value < (1 if name != "rows" else _ENDING_ROWS):
                 raise ConfigError(f"{name} is {value}: too few to record anything")
 
     @property
@@ -50,7 +50,7 @@ class Limits:
         """Rows to make room for."""
         if self.rows is not None:
             return self.rows
-        return DEFAULT_ROWS if self.steps is None else 2 * self.steps + _ENDING_ROWS + 1
+        return DEFAULT_ROWS if self.steps is None else 2 * self.steps + _ENDING_ROWS
 
 
 class _RecordingOutlet:
@@ -85,7 +85,7 @@ class _RecordingOutlet:
     @property
     def full(self) -> bool:
         """Whether the file has no room for a step that ends its episode."""
-        return self._segment.capacity - self._segment.head <= _ENDING_ROWS
+        return self._segment.capacity - self._segment.head < _ENDING_ROWS
 
     def orders(self) -> Orders:
         limits = self._limits
