@@ -58,7 +58,12 @@ EXPERIMENT = {
         "id": "my_device_of_test:Device",
         "realtime": {"real_time": False, "ep_max_length": 25, "act_buf_len": 2},
     },
-    "algorithm": {"normalise_observations": True, "hidden": [16, 16], "batch_size": 16},
+    "algorithm": {
+        "normalise_observations": True,
+        "actor": {"hidden": [16, 16]},
+        "critic": {"hidden": [16, 16]},
+        "batch_size": 16,
+    },
     "replay": {"capacity": 400},  # the ring comes round
     "trainer": {
         "start_steps": 60,
@@ -130,7 +135,7 @@ def test_a_trainer_killed_five_times_ends_bit_equal(tmp_path, unkilled, seed):
 
     (state, counters), (resumed_state, resumed_counters) = load_state(whole), load_state(resumed)
     assert resumed_state.keys() == state.keys()
-    assert any(name.startswith("adam/") for name in state)
+    assert any(name.startswith("optimiser/") for name in state)
     for name, array in state.items():
         assert resumed_state[name].tobytes() == array.tobytes(), name
     for name in ("steps", "updates", "forgiven", "published_at", "version", "rows", "round_target"):

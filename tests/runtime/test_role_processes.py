@@ -56,7 +56,7 @@ EXPERIMENT = {
         "id": "my_device_of_test:Device",
         "realtime": {"time_step_duration": 0.01, "start_obs_capture": 0.01, "ep_max_length": 50},
     },
-    "algorithm": {"hidden": [16, 16], "batch_size": 16},
+    "algorithm": {"actor": {"hidden": [16, 16]}, "critic": {"hidden": [16, 16]}, "batch_size": 16},
     "replay": {"capacity": 50_000},
     "trainer": {
         "start_steps": 100,

@@ -73,7 +73,12 @@ OURS = [
         "--set",
         "replay.capacity=20000",
     ),
-    *("--set", "algorithm.hidden=[16,16]", "--set", "algorithm.batch_size=16"),
+    *(
+        "--set",
+        "algorithm={actor: {hidden: [16, 16]}, critic: {hidden: [16, 16]}}",
+        "--set",
+        "algorithm.batch_size=16",
+    ),
 ]
 
 
