@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from probe_kit import play, random_play, spaces_of
 from sac_kit import preset
 
 from tickrate.algorithms.options import OptimiserConfig
 from tickrate.algorithms.sac import SAC
-from tickrate.data.replay import Replay
-from tickrate.data.schema import Flag, RecordSchema
 from tickrate.nn.features import VECTOR
 from tickrate.policy import Policy
 from tickrate.testing.probes import PROBES, Probe, ProbeEnv
@@ -40,38 +39,11 @@ RECIPES = {
 }
 
 
-def random_play(env, steps, **replay_options):
-    """Return a replay of whole episodes of random actions, at least ``steps`` transitions."""
-    schema = RecordSchema.from_spaces({"value": env.observation_space}, env.action_space)
-    replay = Replay(schema, 4 * steps, **replay_options)
-    env.action_space.seed(0)
-    episode = 0
-    while len(replay) < steps:
-        observation, _ = env.reset(seed=episode)
-        ended, step = False, 0
-        while not ended:
-            action = env.action_space.sample()
-            following, reward, terminated, truncated, _ = env.step(action)
-            ended = terminated or truncated
-            row = schema.empty(2 if ended else 1)
-            at = {"stream": 0, "episode": episode}
-            flags = Flag.TERMINATED * terminated | Flag.TRUNCATED * truncated
-            schema.pack(
-                row[0], {"value": observation}, step=step, flags=flags, action=action, reward=reward, **at
-            )
-            if ended:
-                schema.pack(row[1], {"value": following}, step=step + 1, flags=Flag.FINAL, **at)
-            replay.add(row)
-            observation, step = following, step + 1
-        episode += 1
-    return replay
-
-
 def learn(config, env, updates, steps=500, **replay_options):
     replay = random_play(env, steps, **replay_options)
     sac = SAC(
         config,
-        {"value": env.observation_space},
+        spaces_of(env),
         env.action_space,
         seed=0,
         period_s=0.0,
@@ -136,15 +108,7 @@ def test_actions_are_those_of_the_probe(recipe, name):
 @pytest.mark.parametrize("recipe", ["live", pytest.param("sac", marks=LONG)])
 def test_the_action_buffer_reaches_the_policy(recipe):
     sac, _ = learn(RECIPES[recipe], ProbeEnv("action_buffer"), 1000, gamma=0.5)
-    policy = Policy.from_bytes(sac.policy_bytes(0), seed=0)
-    env = ProbeEnv("action_buffer")
-    observation, _ = env.reset(seed=1)
-    total, ended = 0.0, False
-    while not ended:
-        action, _, _ = policy.act({"value": observation[None]}, policy.initial_state(1), deterministic=True)
-        observation, reward, terminated, truncated, _ = env.step(action[0])
-        total, ended = total + reward, terminated or truncated
-    assert total > 0.85 * env.probe.horizon
+    assert play(ProbeEnv("action_buffer"), Policy.from_bytes(sac.policy_bytes(0)), episodes=1) > 0.85
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,213 @@
+"""Every kind of SAC finds what its probes hide: presets, categories, images, memory, demonstrations."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from probe_kit import play, random_play, spaces_of
+from sac_kit import preset
+
+from tickrate.algorithms.sac import SAC
+from tickrate.data.return_scale import ReturnScale
+from tickrate.errors import ConfigError
+from tickrate.policy import Policy
+from tickrate.testing.probes import ProbeEnv
+
+LONG = pytest.mark.long
+SMALL = {"hidden": [32, 32]}
+STILL = {"initial_temperature": 1e-3, "learn_temperature": False, "batch_size": 64}
+FAST = {f"{part}_optimiser": {"learning_rate": 3e-3} for part in ("actor", "critic")}
+NORM = {"actor": {**SMALL, "batch_norm_momentum": 0.1}, "critic": {**SMALL, "batch_norm_momentum": 0.1}}
+TINY_RESIDUAL = {"hidden": [16], "expansion": 2, "batch_norm_momentum": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make(config, env, buffer=0):
+    return SAC(config, spaces_of(env), env.action_space, seed=0, period_s=0.0, action_buffer_length=buffer)
+
+
+def learn(config, probe, updates, steps=500, scale=None, **options):
+    env = ProbeEnv(probe)
+    replay = random_play(env, steps, **options)
+    sac = make(config, env)
+    for _ in range(updates):
+        if sac.sequence_length:
+            batch = replay.sample_sequences(config.batch_size, sac.sequence_length)
+        else:
+            batch = replay.sample(config.batch_size)
+        sac.update(batch if scale is None else scale(batch))
+    return play(env, Policy.from_bytes(sac.policy_bytes(0)))
+
+
+REDQ = preset("redq", actor=SMALL, critic=SMALL, **STILL, **FAST, critics=4, policy_delay=2, target_rate=0.05)
+DROQ = preset("droq", actor=SMALL, critic=SMALL, **STILL, **FAST, policy_delay=2, target_rate=0.05)
+CROSSQ = preset("crossq", **NORM, **STILL, policy_delay=1)
+FLASH = preset(
+    "flashsac",
+    actor=TINY_RESIDUAL,
+    critic=TINY_RESIDUAL,
+    **STILL,
+    value_bins=21,
+    value_limit=2.0,
+    target_rate=0.1,
+    policy_delay=1,
+    actor_optimiser={"learning_rate": 3e-3, "final_share": 0.5, "decay_updates": 500},
+    critic_optimiser={"learning_rate": 3e-3, "final_share": 0.5, "decay_updates": 500},
+)
+PLAIN = preset("sac", actor=SMALL, critic=SMALL, **STILL, **FAST, target_rate=0.05)
+
+
+# The right answer earns 1 a step; the best constant action earns 0.75.
+@pytest.mark.parametrize(("config", "updates"), [(REDQ, 400), (DROQ, 500), (CROSSQ, 500), (FLASH, 500)])
+def test_each_preset_sees_what_it_acts_on(config, updates):
+    assert learn(config, "observed_action", updates, gamma=0.9) > 0.95
+
+
+# A jump from bound to bound earns 1, and so half of it a constant action 0.
+@pytest.mark.parametrize("config", [pytest.param(c, marks=LONG) for c in (REDQ, DROQ, CROSSQ, FLASH)])
+def test_each_preset_reads_the_action_buffer(config):
+    assert learn(config, "action_buffer", 1200, gamma=0.5) > 0.85
+
+
+@pytest.mark.parametrize(
+    ("probe", "updates"), [("chosen_category", 200), ("observed_category", 300), ("observed_categories", 400)]
+)
+def test_categories_are_chosen(probe, updates):
+    assert learn(PLAIN, probe, updates, gamma=0.9) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("probe", "best"), [("constant_reward", 1.0), ("discount", None), ("time_limit", None)]
+)
+def test_distributional_values_are_those_of_the_probe(probe, best):
+    env = ProbeEnv(probe)
+    gamma = 0.5
+    replay = random_play(env, 500, gamma=gamma)
+    sac = make(dataclasses.replace(FLASH, value_limit=3.0, value_bins=31), env)
+    for _ in range(500):
+        sac.update(replay.sample(64))
+    batch = replay.sample(64)
+    networks = sac.networks
+    transition = sac._loader.load(batch)
+    with torch.no_grad():
+        features = networks.critic_features(transition.critic).chunk(2)[0]
+        values = networks.value_head.mean(networks.values(features, transition.action)).mean(0).numpy()
+    expected = [env.probe.value(o, gamma) for o in batch.observation["value"]]
+    np.testing.assert_allclose(values, expected, atol=0.25)
+
+
+def test_returns_are_scaled_for_a_distribution():
+    # Rewards of 40 and less: without the scale all of them lie beyond the distribution's limit of 2.
+    scale = ReturnScale(0.9, 2.0)
+    rows = random_play(ProbeEnv("observed_action"), 100).read(np.arange(100))
+    scale.observe(rows[rows["step"] == 0])
+    assert learn(FLASH, "observed_action", 400, scale=scale, gamma=0.9) > 0.95
+
+
+def test_an_image_reaches_actor_and_critic():
+    small = {"image_channels": [8], "image_kernels": [4], "image_strides": [4], "image_features": 16}
+    config = dataclasses.replace(
+        preset("sac", actor=SMALL, critic=SMALL, encoder={**small, "image_shift": 1}, **STILL, **FAST),
+        target_rate=0.05,
+    )
+    assert learn(config, "image", 250, gamma=0.9) > 0.95
+    shared = dataclasses.replace(config, shared_encoder=True)
+    assert learn(shared, "image", 350, gamma=0.9) > 0.95
+
+
+# The cue is seen once: without memory the best is 0.75 in three of four steps, 0.81 a step.
+@pytest.mark.parametrize(("memory", "updates"), [("gru", 600), pytest.param("lstm", 900, marks=LONG)])
+def test_a_memory_keeps_what_was_seen_once(memory, updates):
+    settings = {"memory": memory, "memory_units": 16, "sequence_length": 4, "burn_in": 0}
+    config = preset("sac", actor=SMALL, critic=SMALL, **settings, **STILL, **FAST, target_rate=0.05)
+    assert learn(config, "memory", updates, steps=800, gamma=0.5) > 0.93
+    without = dataclasses.replace(config, memory="none")
+    assert learn(without, "memory", 300, steps=800, gamma=0.5) < 0.85
+
+
+def test_only_all_actions_in_flight_solve_a_delay():
+    config = dataclasses.replace(PLAIN, batch_size=128)
+    with_buffer = learn(config, "actions_in_flight", 1500, steps=1500, gamma=0.8)
+    without = learn(config, "hidden_in_flight", 800, steps=1500, gamma=0.8)
+    assert with_buffer > 0.85
+    assert without < 0.75
+
+
+def test_a_start_by_imitation_follows_the_demonstrations_alone(make_batch):
+    # The demonstrated action is 0.6 at every observation; the other half of each batch says -0.6.
+    config = preset("sac", actor=SMALL, critic=SMALL, **STILL, **FAST, cloning_updates=150)
+    leaves = {"x": (2,)}
+    env_spaces = {"x": spaces.Box(-np.inf, np.inf, (2,))}
+    sac = SAC(config, env_spaces, spaces.Box(-1, 1, (1,)), seed=0, period_s=0.0, action_buffer_length=0)
+    for step in range(150):
+        rows = np.arange(64) - 32  # below 0: demonstrations
+        action = np.where(rows < 0, 0.6, -0.6).astype(np.float32)[:, None]
+        sac.update(make_batch(64, step, leaves, rows=rows.astype(np.int64), action=action))
+    policy = Policy.from_bytes(sac.policy_bytes(0))
+    seen = make_batch(32, 999, leaves).observation
+    action, _, _ = policy.act(seen, policy.initial_state(32), deterministic=True)
+    np.testing.assert_allclose(action, 0.6, atol=0.1)
+
+
+@pytest.mark.parametrize("kind", ["sequences", "categories", "image"])
+def test_a_resume_is_bit_equal_for_each_kind(kind):
+    probe, changes = {
+        "sequences": ("memory", {"memory": "gru", "memory_units": 8, "sequence_length": 4, "burn_in": 1}),
+        "categories": ("observed_categories", {}),
+        "image": ("image", {"encoder": {"image_channels": [4], "image_kernels": [4], "image_strides": [4]}}),
+    }[kind]
+    env = ProbeEnv(probe)
+    config = preset("droq", actor=SMALL, critic=SMALL, **STILL, policy_delay=1, **changes)
+    replay = random_play(env, 100)
+    sac, fresh = make(config, env), make(config, env)
+
+    def batch():
+        return replay.sample_sequences(8, 4) if sac.sequence_length else replay.sample(8)
+
+    for _ in range(3):
+        sac.update(batch())
+    fresh.restore(sac.state())
+    for _ in range(3):
+        same = batch()
+        sac.update(same)
+        fresh.update(same)
+    after, resumed = sac.state(), fresh.state()
+    for name, value in after.items():
+        np.testing.assert_array_equal(value, resumed[name], err_msg=name)
+
+
+def test_what_a_correction_needs_is_asked_for():
+    env = ProbeEnv("observed_action")
+    with pytest.raises(ConfigError, match="'timing' and 'actions'"):
+        make(preset("sac", delay_correction=3), env)
+
+
+@pytest.mark.long
+def test_compilation_and_precision_act_and_are_told():
+    env = ProbeEnv("observed_action")
+    replay = random_play(env, 200)
+    config = preset("sac", actor=SMALL, critic=SMALL, **STILL, compile="default", mixed_precision=True)
+    sac, plain = make(config, env), make(dataclasses.replace(config, compile="off"), env)
+    assert sac.effects() == []
+    for _ in range(3):
+        batch = replay.sample(64)
+        told, expected = sac.update(batch), plain.update(batch)
+    assert sac._compiler.graphs == 2
+    assert sac._compiler.breaks == 0
+    torch.testing.assert_close(told["critic_loss"], expected["critic_loss"], rtol=0.05, atol=1e-3)
+    (sentence,) = sac.effects()
+    assert sentence == (
+        "compile default: 2 graphs compiled, 0 breaks; networks computed in torch.bfloat16, "
+        "losses in torch.float32"
+    )
+    assert sac.effects() == []
+    assert all(p.dtype == torch.float32 for p in sac.networks.parameters())
