@@ -256,7 +256,8 @@ MANY_OPS: tuple[Any, ...] = (
     spec.Conv1d("history", "along", 2, 2),
     spec.Reshape("along", "steps", (4,)),
     spec.Read(("speed",), "speed"),
-    spec.Concat(("flat", "steps", "speed"), "all"),
+    spec.ReadOneHot("gear", "gear", (-1, 0), (3, 2)),
+    spec.Concat(("flat", "steps", "speed", "gear"), "all"),
     spec.Affine("all", "small", 4),
     spec.LayerNorm("small", "norm"),
     spec.RmsNorm("norm", "root"),
@@ -272,6 +273,7 @@ LEAVES = (
     artefact.LeafSpec("camera", "uint8", (6, 5, 3)),
     artefact.LeafSpec("scan", "float64", (3, 2)),
     artefact.LeafSpec("speed", "float32", (2,)),
+    artefact.LeafSpec("gear", "int16", (2,), (-1, 0), (3, 2)),
 )
 
 
@@ -280,7 +282,7 @@ def example_policies() -> tuple[bytes, ...]:
     """Return a plain policy, one with every operation and several choices, and one of the first format."""
     plain = artefact.PolicyContract(
         algorithm="x",
-        observation=LEAVES[2:],
+        observation=LEAVES[2:3],
         action=artefact.BoxAction("float32", (1,), (-1.0,), (1.0,)),
         groups={"actor": ("speed",)},
         program=spec.mlp_program(("speed",), (3, 2)),
@@ -293,7 +295,7 @@ def example_policies() -> tuple[bytes, ...]:
         observation=LEAVES,
         action=artefact.MultiDiscreteAction("int64", (2,), (2, 3), (0, -1)),
         head="greedy",
-        groups={"actor": ("camera", "scan", "speed")},
+        groups={"actor": ("camera", "scan", "speed", "gear")},
         program=spec.Program(MANY_OPS),
         exploration=artefact.Exploration(epsilon=0.5),
     )
@@ -343,7 +345,10 @@ def decode_policy(data: bytes) -> None:
     if sum(math.prod(shape) for shape in tensors) > MOST_WEIGHTS:
         return
     policy = Policy.from_bytes(packed(contract), seed=0)
-    leaves = {leaf.path: np.zeros((1, *leaf.shape), leaf.dtype) for leaf in contract.observation}
+    leaves = {
+        leaf.path: np.array(leaf.lowest or np.zeros(leaf.size), leaf.dtype).reshape(1, *leaf.shape)
+        for leaf in contract.observation
+    }
     state = policy.initial_state(1)
     for deterministic in (False, True):
         action, state, _ = policy.act(leaves, state, deterministic=deterministic)

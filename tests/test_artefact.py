@@ -44,6 +44,7 @@ from tickrate.program.spec import (
     Program,
     Read,
     ReadLeaf,
+    ReadOneHot,
     Reshape,
     RmsNorm,
     Scale,
@@ -215,6 +216,33 @@ def edited(change, tensors=None):
         (lambda c: c["program"].update(ops=[]), "a program of 0 operations"),
         (lambda c: c["exploration"].update(epsilon=0.1), "exploration.epsilon is set"),
         (lambda c: c["exploration"].update(noise_correlation=1.0), "noise_correlation is 1.0"),
+        (lambda c: c["exploration"].update(noise_hold=0), "noise_hold is 0: possible are 1 to 65536"),
+        (lambda c: c["exploration"].update(noise_hold=10**30), "noise_hold is 1000000"),
+        (lambda c: c["exploration"].update(noise_hold=2.5), "noise_hold"),
+        (
+            lambda c: c["exploration"].update(noise_hold=2, noise_correlation=0.5),
+            "noise_hold is 2 and noise_correlation 0.5: choose one",
+        ),
+        (
+            lambda c: c["observation"][0].update(lowest=[0], counts=[3]),
+            "leaf 'speed' has categories of float32",
+        ),
+        (
+            lambda c: c["observation"][0].update(dtype="int8", lowest=[0]),
+            "leaf 'speed' of shape (1,) has 1 parts, it says 1 lowest categories and 0 counts",
+        ),
+        (
+            lambda c: c["observation"][0].update(dtype="int8", lowest=[100], counts=[29]),
+            "leaf 'speed' from 100 to 128 at index 0 do not fit int8",
+        ),
+        (
+            lambda c: c["observation"][0].update(dtype="int8", lowest=[0], counts=[0]),
+            "from 0 to -1 at index 0 do not fit int8",
+        ),
+        (
+            lambda c: c["observation"][0].update(dtype="uint64", lowest=[0], counts=[10**30]),
+            "do not fit uint64",
+        ),
         (lambda c: c["exploration"].update(log_std_max=1e9), "log_std clamp"),
     ],
 )
@@ -272,6 +300,8 @@ def test_the_first_format_is_converted_and_its_hash_still_holds():
         (lambda c: c["network"].update(widths=[11, 0, 5, 4]), "network widths"),
         (lambda c: c["network"].update(activation="silu"), "silu"),
         (lambda c: c["exploration"].update(epsilon=0.1), "epsilon"),
+        (lambda c: c["exploration"].update(noise_hold=2), "noise_hold"),
+        (lambda c: c["observation"][0].update(lowest=[0], counts=[3]), "unknown field"),
         (lambda c: c.update(program={"ops": []}), "program"),
     ],
 )
@@ -291,7 +321,8 @@ EVERY_OPERATION = (
     Conv1d("history", "along", 2, 2),
     Reshape("along", "steps", (4,)),
     Read(("speed",), "speed"),
-    Concat(("flat", "steps", "speed"), "all"),
+    ReadOneHot("gear", "gear", (-1, 0), (3, 2)),
+    Concat(("flat", "steps", "speed", "gear"), "all"),
     Affine("all", "small", 4),
     LayerNorm("small", "norm"),
     RmsNorm("norm", "root"),
@@ -306,10 +337,11 @@ MANY = contract(
         LeafSpec("camera", "uint8", (6, 5, 3)),
         LeafSpec("scan", "float64", (3, 2)),
         LeafSpec("speed", "float32", (2,)),
+        LeafSpec("gear", "int16", (2,), (-1, 0), (3, 2)),
     ),
     action=MultiDiscreteAction("int64", (2,), (2, 3), (0, -1)),
     head="greedy",
-    groups={"actor": ("camera", "scan", "speed")},
+    groups={"actor": ("camera", "scan", "speed", "gear")},
     program=Program(EVERY_OPERATION),
     exploration=Exploration(epsilon=0.5),
 )
@@ -366,10 +398,63 @@ def ones(found):
     return {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
 
 
+def observation_of(found, batch):
+    """Return the lowest category where a leaf has some, else zeros."""
+    return {
+        leaf.path: np.broadcast_to(
+            np.array(leaf.lowest or np.zeros(leaf.size), leaf.dtype).reshape(leaf.shape), (batch, *leaf.shape)
+        )
+        for leaf in found.observation
+    }
+
+
+def gear(lowest=(-1, 0), counts=(3, 2)):
+    """Return the contract with every operation, its leaf ``gear`` saying these categories."""
+    *others, last = MANY.observation
+    return msgspec.structs.replace(
+        MANY, observation=(*others, msgspec.structs.replace(last, lowest=lowest, counts=counts))
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            gear(counts=(3, 3)),
+            "reads the leaf 'gear' as [3, 2] categories from [-1, 0] on, the leaf has [3, 3]",
+        ),
+        (gear(lowest=(0, 0)), "the leaf has [3, 2] from [0, 0] on"),
+        (gear((), ()), "the leaf has [] from [] on"),
+    ],
+)
+def test_a_leaf_is_read_as_the_categories_it_has(found, words):
+    check_contract(gear())
+    with pytest.raises(PolicyError) as error:
+        check_contract(found)
+    assert words in str(error.value)
+
+
+def test_a_leaf_without_categories_is_written_as_ever():
+    text = json.loads(msgspec.json.encode(contract()))
+    assert text["observation"][0] == {"path": "speed", "dtype": "float32", "shape": [1]}
+
+
+def test_a_contract_that_no_reader_would_take_is_not_written():
+    many = 60_000
+    found = contract(
+        observation=(LeafSpec("grid", "int64", (many,), (10**17,) * many, (2,) * many),),
+        groups={"actor": ("grid",)},
+        program=mlp_program(("grid",), (2,)),
+    )
+    tensors = {"layer.0.weight": np.zeros((many, 2), np.float32), "layer.0.bias": np.zeros(2, np.float32)}
+    with pytest.raises(PolicyError, match=r"contract has 12\d+ bytes, possible are 1048576"):
+        pack(found, tensors)
+
+
 def test_a_contract_with_every_operation_is_possible():
     assert {type(op) for op in EVERY_OPERATION} == set(get_args(Op))
     policy = Policy(MANY, ones(MANY))
-    leaves = {leaf.path: np.zeros((1, *leaf.shape), leaf.dtype) for leaf in MANY.observation}
+    leaves = observation_of(MANY, 1)
     assert policy.act(leaves, policy.initial_state(1))[0].shape == (1, 2)
 
 
@@ -398,7 +483,7 @@ def test_a_hostile_contract_is_refused_or_acts(data):
         policy = Policy.from_bytes(pack(found, ones(found)), seed=0)
     except PolicyError:
         return
-    leaves = {leaf.path: np.zeros((2, *leaf.shape), leaf.dtype) for leaf in found.observation}
+    leaves = observation_of(found, 2)
     action, _, _ = policy.act(leaves, policy.initial_state(2))
     assert action.shape == (2, *found.action.shape)
     assert action.dtype == found.action.dtype

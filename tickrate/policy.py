@@ -167,8 +167,9 @@ class Policy:
     def initial_state(self, batch: int) -> State:
         """Return the state at the start of an episode.
 
-        For a Box ``noise``, fresh and of unit variance, ``(batch, action size)``; and zeros for each state of
-        a recurrent network, ``(batch, units)``.
+        For a Box ``noise``, fresh and of unit variance, ``(batch, action size)``, and where noise is held for
+        several steps ``noise_left (batch,)``, zeros; and zeros for each state of a recurrent network,
+        ``(batch, units)``.
         """
         return {**self._head.initial_state(batch, self._rng), **self._runner.initial_state(batch)}
 
@@ -178,7 +179,8 @@ class Policy:
         """Choose actions, ``(batch, *action)``, in the environment's units; see `Actor.act`.
 
         Raises:
-            PolicyMismatch: if a leaf or a state is missing or has another shape; names it.
+            PolicyMismatch: if a leaf or a state is missing or has another shape, or a leaf that is read as
+                one-hot holds what is none of its categories, as 5 of ``Discrete(5)``; names it and the value.
         """
         outputs, carried = self._runner.run(observation, state)
         if deterministic:
@@ -191,7 +193,8 @@ class Policy:
         """Return what the network says, ``(batch, outputs)``, before the head, and the next state.
 
         Raises:
-            PolicyMismatch: if a leaf or a state is missing or has another shape; names it.
+            PolicyMismatch: if a leaf or a state is missing or has another shape, or a leaf that is read as
+                one-hot holds what is none of its categories, as 5 of ``Discrete(5)``; names it and the value.
         """
         outputs, carried = self._runner.run(observation, state)
         return outputs.copy(), {**state, **carried}

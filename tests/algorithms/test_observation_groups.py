@@ -5,7 +5,10 @@ import pytest
 from gymnasium import spaces
 
 from tickrate.algorithms.observation_groups import GroupPacker
-from tickrate.errors import ConfigError
+from tickrate.errors import ConfigError, PolicyMismatch
+from tickrate.nn.export import ProgramWriter
+from tickrate.program.checking import check_program
+from tickrate.program.running import Runner
 from tickrate.realtime.spaces import buffer_space
 
 SPACES = {
@@ -76,3 +79,51 @@ def test_a_category_that_does_not_exist_spoils_its_own_row_only(value):
 def test_an_image_outside_the_group_is_no_obstacle():
     all_spaces = {**SPACES, "camera": spaces.Box(0, 255, (64, 64), np.uint8)}
     assert GroupPacker("actor", ("speed",), all_spaces).size == 1
+
+
+MIXED = {
+    "gear": spaces.Discrete(3, start=-1),
+    "speed": SPACES["speed"],
+    "lamp": SPACES["lamp"],
+    "scan": SPACES["scan"],
+    "modes": spaces.MultiDiscrete([[2, 1], [4, 3]], np.uint8, start=[[0, 9], [1, 0]]),
+    "actions": buffer_space(spaces.MultiDiscrete([2, 3], start=[-4, 0]), 3),
+}
+
+
+def runner_of(packer):
+    """Return what a group writes down, ready to run; nothing is folded."""
+    writer = ProgramWriter()
+    name = packer.write(writer)
+    program, tensors = writer.finish()
+    assert program.output == name
+    shapes = check_program(program, {path: MIXED[path].shape for path in packer.paths})
+    assert shapes.values[name] == (packer.size,)
+    return Runner(program, shapes, tensors)
+
+
+@pytest.mark.parametrize(
+    ("paths", "kinds"),
+    [
+        ((), ["ReadOneHot", "Read", "ReadOneHot", "ReadOneHot", "Concat"]),
+        (("scan", "actions", "lamp", "gear"), ["Read", "ReadOneHot", "Read", "ReadOneHot", "Concat"]),
+        (("lamp", "speed"), ["Read"]),
+        (("actions",), ["ReadOneHot"]),
+    ],
+)
+def test_a_policy_reads_what_the_group_packs(paths, kinds):
+    packer = GroupPacker("actor", paths, MIXED)
+    runner = runner_of(packer)
+    assert [type(op).__name__ for op in runner.program.ops] == kinds
+    for space in MIXED.values():
+        space.seed(1)
+    rows = {path: np.stack([space.sample() for _ in range(50)]) for path, space in MIXED.items()}
+    packed = np.empty((50, packer.size), np.float32)
+    packer.pack(rows, packed)
+    np.testing.assert_array_equal(runner.run(rows, {})[0], packed)
+
+
+def test_a_policy_refuses_the_category_that_spoils_a_packed_row():
+    runner = runner_of(GroupPacker("actor", ("speed", "gear"), MIXED))
+    with pytest.raises(PolicyMismatch, match="'gear' holds 2"):
+        runner.run({"speed": np.ones((1, 1)), "gear": np.array([2])}, {})

@@ -155,6 +155,17 @@ def test_a_normaliser_before_a_shared_layer_is_folded_into_all_its_readers():
     assert [type(op).__name__ for op in runner.program.ops] == ["Read", "Affine", "Affine", "Concat"]
 
 
+def test_a_scale_after_one_hot_columns_is_folded_into_what_follows():
+    writer = ProgramWriter()
+    both = writer.concat([writer.read_one_hot("gear", [4], [3]), writer.read(["x"])])
+    shift = torch.tensor([0.5, -1.0, 2.0, 0.25])
+    writer.affine(writer.scale(both, torch.tensor([2.0, 3.0, 4.0, 5.0]), shift), torch.eye(4), None)
+    runner = runner_of(writer, {"gear": (), "x": (1,)})
+    assert [type(op).__name__ for op in runner.program.ops] == ["ReadOneHot", "Read", "Concat", "Affine"]
+    out, _ = runner.run({"gear": np.array([6, 4]), "x": np.array([[1.0], [2.0]])}, {})
+    np.testing.assert_array_equal(out, [[0.5, -1, 6, 5.25], [2.5, -1, 2, 10.25]])
+
+
 def test_what_cannot_be_written_down_is_named():
     writer = ProgramWriter()
     x = writer.read(["x"])

@@ -58,9 +58,11 @@ LEAVES = {
     "eye": spaces.Box(0, 255, (9, 10, 3), np.uint8),
     "scan": spaces.Box(-1, 1, (6, 4), np.float64),
     "speed": spaces.Box(-9, 9, (3,)),
-    "gear": spaces.Discrete(5),
+    "gear": spaces.Discrete(5, start=-3),
+    "actions": spaces.MultiDiscrete([[2, 2], [1, 2]], np.uint16, start=[[0, 7], [1, 65534]]),
     "flag": spaces.Box(0, 1, (), np.int16),
 }
+CATEGORIES = {"gear": ([-3], [5]), "actions": ([0, 7, 1, 65534], [2, 2, 1, 2])}
 
 
 def write_everything(writer):
@@ -72,8 +74,9 @@ def write_everything(writer):
     image = writer.scale(image, torch.rand(4) + 0.5, torch.randn(4))
     image = writer.reshape(writer.module(nn.Conv2d(4, 2, 3, padding=1), image), (90,))
     scan = writer.module(nn.Sequential(nn.Conv1d(4, 3, 3), nn.Tanh()), writer.read_leaf("scan", axes=(1, 0)))
-    flat = writer.concat([image, writer.reshape(scan, (12,)), writer.read(["speed", "gear", "flag"])])
-    x = writer.module(nn.Sequential(nn.Linear(107, 8), nn.LayerNorm(8), nn.SiLU(), nn.RMSNorm(8)), flat)
+    flat = writer.concat([image, writer.reshape(scan, (12,)), writer.read(["speed", "flag"])])
+    flat = writer.concat([flat, *(writer.read_one_hot(path, *CATEGORIES[path]) for path in CATEGORIES)])
+    x = writer.module(nn.Sequential(nn.Linear(118, 8), nn.LayerNorm(8), nn.SiLU(), nn.RMSNorm(8)), flat)
     normed = writer.activation(writer.scale(x, torch.rand(8), torch.randn(8)), "relu")
     x = writer.add(x, writer.module(nn.Linear(8, 8), normed))
     for kind in ("gru", "lstm"):
@@ -94,7 +97,7 @@ def test_every_operation_and_kind_of_choice_over_fifty_steps_with_a_reset(space,
     write_everything(writer)
     policy = policy_of(writer, LEAVES, space, head)
     kinds = {type(op).__name__ for op in policy.contract.program.ops}
-    assert len(kinds) == 15
+    assert len(kinds) == 16
     difference = export_onnx(policy, tmp_path / "a" / "p.onnx")
     assert 0.0 < difference < 1e-5
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["p.onnx"]
@@ -104,7 +107,7 @@ def test_every_operation_and_kind_of_choice_over_fifty_steps_with_a_reset(space,
 
 def test_an_encoder_of_images_and_histories_with_continuous_actions(tmp_path):
     leaves = {**LEAVES, "eye": spaces.Box(0, 255, (2, 30, 30), np.uint8)}
-    del leaves["gear"]
+    del leaves["gear"], leaves["actions"]
     config = EncoderConfig(
         image_channels=(4, 8), image_kernels=(5, 3), image_strides=(3, 2), history_leaves=("scan",)
     )
@@ -131,6 +134,7 @@ def exported_of(policy, seed=0):
     ("space", "head", "exploration"),
     [
         (BOX, "squashed_gaussian", {"noise_correlation": 0.7}),
+        (BOX, "squashed_gaussian", {"noise_hold": 4}),
         (spaces.Discrete(4), "categorical", {}),
         (spaces.Discrete(4), "greedy", {"epsilon": 0.5}),
     ],
@@ -237,6 +241,24 @@ def test_what_does_not_fit_is_named_when_acting():
         exported.act({**good, "speed": good["speed"][0]}, state)
 
 
+def test_a_category_that_does_not_exist_is_refused_when_acting():
+    writer, gears = ProgramWriter(), {"gear": spaces.Discrete(3, start=-1)}
+    writer.affine(
+        writer.read_one_hot("gear", [-1], [3]), torch.tensor([[1.0] * 4, [2.0] * 4, [4.0] * 4]), None
+    )
+    exported = exported_of(policy_of(writer, gears, BOX))
+    outputs, _ = exported.outputs({"gear": np.array([1, -1, 0])}, {})
+    np.testing.assert_array_equal(outputs[:, 0], [4, 1, 2])
+    for value, words in (
+        (2, "holds 2 in part 0"),
+        (-2, "holds -2"),
+        (0.5, "holds 0.5"),
+        (np.nan, "holds nan"),
+    ):
+        with pytest.raises(PolicyMismatch, match=f"leaf 'gear' {words}"):
+            exported.act({"gear": np.array([0, value])}, exported.initial_state(2))
+
+
 def test_newer_files_are_taken_and_others_refused():
     exported, newer = exported_of(small()), small(seed=1)
     observation = random_observation(newer.contract, 2, np.random.default_rng(0))
@@ -300,10 +322,11 @@ def test_random_observations_have_every_leafs_type():
             LeafSpec("a", "uint8", (40, 40)),
             LeafSpec("b", "bool", (9,)),
             LeafSpec("c", "int64", ()),
+            LeafSpec("d", "int8", (2, 1), (-2, 5), (3, 2)),
         ),
         action=action_spec(BOX),
-        groups={"actor": ("a", "b", "c")},
-        program=mlp_program(("a", "b", "c"), (4,)),
+        groups={"actor": ("a", "b", "c", "d")},
+        program=mlp_program(("a", "b", "c", "d"), (4,)),
         exploration=Exploration(),
         period_s=0.0,
         action_buffer_length=0,
@@ -313,7 +336,9 @@ def test_random_observations_have_every_leafs_type():
         "a": ("uint8", (20, 40, 40)),
         "b": ("bool", (20, 9)),
         "c": ("int64", (20,)),
+        "d": ("int8", (20, 2, 1)),
     }
+    assert [set(part.ravel()) for part in np.moveaxis(found["d"], 1, 0)] == [{-2, -1, 0}, {5, 6}]
     assert (found["a"].min(), found["a"].max()) == (0, 255)
     assert set(found["b"].ravel()) == {False, True}
 

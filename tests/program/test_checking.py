@@ -20,6 +20,7 @@ from tickrate.program.spec import (
     Program,
     Read,
     ReadLeaf,
+    ReadOneHot,
     Reshape,
     RmsNorm,
     Scale,
@@ -66,11 +67,13 @@ def test_shapes_of_everything_else():
         Scale("h", "hs"),
         Activation("hs", "ha", "elu"),
         Reshape("ha", "flat", (8,)),
-        Concat(("r", "flat"), "all"),
+        ReadOneHot("flag", "hot", (-2,), (65533,)),
+        Affine("hot", "few", 3),
+        Concat(("r", "flat", "few"), "all"),
         ExpectedValue("all", "out", 3, -1.0, 1.0),
     )
     shapes = check_program(Program(ops), LEAVES)
-    expected = {"x": (24,), "l": (4,), "s": (5, 4), "h": (2, 4), "all": (12,), "out": (4,)}
+    expected = {"x": (24,), "l": (4,), "s": (5, 4), "h": (2, 4), "hot": (65533,), "all": (15,), "out": (5,)}
     assert {name: shapes.values[name] for name in expected} == expected
     assert shapes.states == {"mind": (4,), "short": (4,), "long": (4,)}
     assert shapes.tensors == {
@@ -90,6 +93,8 @@ def test_shapes_of_everything_else():
         "h.bias": (2,),
         "hs.weight": (2,),
         "hs.bias": (2,),
+        "few.weight": (65533, 3),
+        "few.bias": (3,),
     }
 
 
@@ -120,6 +125,19 @@ IMAGE = ATARI[0]  # 3 x 84 x 84
         ((ReadLeaf("camera", "x", axes=(0, 1, 1)),), "are no order"),
         ((ReadLeaf("speed", "x", scale=float("inf")),), "scale is inf"),
         ((ReadLeaf("speed", "x", shift=float("nan")),), "shift is nan"),
+        ((ReadOneHot("nowhere", "x", (0,), (2,)),), "the leaf 'nowhere'"),
+        (
+            (ReadOneHot("speed", "x", (0, 0), (2, 2)),),
+            "operation 0 (read_one_hot -> 'x'): the leaf 'speed' has 3 parts, there are 2 lowest categories "
+            "and 2 counts",
+        ),
+        ((ReadOneHot("speed", "x", (0, 0, 0), (2, 2)),), "3 lowest categories and 2 counts"),
+        ((ReadOneHot("flag", "x", (0,), (0,)),), "counts [0]: at least 1 each"),
+        ((ReadOneHot("speed", "x", (0, 0, 0), (3, -1, 3)),), "counts [3, -1, 3]: at least 1 each"),
+        ((ReadOneHot("flag", "x", (0,), (65537,)),), "at most 65536 columns"),
+        ((ReadOneHot("speed", "x", (0, 0, 0), (65535, 1, 1)),), "at most 65536 columns"),
+        ((ReadOneHot("flag", "x", (2**52 + 1,), (2,)),), "lowest [4503599627370497]"),
+        ((ReadOneHot("flag", "x", (-(10**30),), (2,)),), "lowest [-1000000"),
         ((IMAGE, Affine("x", "y", 2)), "of shape [3, 84, 84], it needs 1 axes"),
         ((IMAGE, Conv1d("x", "y", 2, 3)), "it needs 2 axes"),
         ((IMAGE, Conv2d("x", "y", 2, (85, 3))), "a kernel of 85 does not fit into 84"),
@@ -143,6 +161,7 @@ IMAGE = ATARI[0]  # 3 x 84 x 84
         ((X, ExpectedValue("x", "y", 1, 0.0, 1.0)), "at least 2"),
         ((X, ExpectedValue("x", "y", 23, 1.0, 1.0)), "low must be below high"),
         ((X, GruCell("x", "y", 2, "noise")), "a state named 'noise' is there already"),
+        ((X, GruCell("x", "y", 2, "noise_left")), "a state named 'noise_left' is there already"),
         ((X, GruCell("x", "y", 2, "m"), GruCell("y", "z", 2, "m")), "a state named 'm' is there already"),
         ((X, LstmCell("x", "y", 2, "m", "m")), "a state named 'm' is there already"),
         ((X, GruCell("x", "y", 2, "a b")), "no name for a state"),
@@ -159,6 +178,7 @@ def test_every_operation_travels_as_json():
     ops = (
         X,
         *ATARI,
+        ReadOneHot("flag", "0", (-2,), (3,)),
         Affine("x", "1", 2),
         Scale("x", "2"),
         Conv1d("x", "3", 2, 3),

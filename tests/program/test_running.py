@@ -18,6 +18,7 @@ from tickrate.program.spec import (
     Program,
     Read,
     ReadLeaf,
+    ReadOneHot,
     Reshape,
     RmsNorm,
 )
@@ -39,6 +40,54 @@ def test_leaves_lie_side_by_side_whatever_their_type():
     np.testing.assert_array_equal(out, [[0.5, 1, 2, 3, 4, 1, 0]])
     assert out.dtype == np.float32
     assert state == {}
+
+
+PARTS = ReadOneHot("keys", "x", (5, -1), (2, 3))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float32])
+def test_categories_become_columns_part_by_part(dtype):
+    keys = np.array([[[5], [-1]], [[6], [1]], [[5], [0]]], dtype)  # (batch 3, 2, 1)
+    out, _ = run([PARTS], {}, {"keys": keys})
+    np.testing.assert_array_equal(out, [[1, 0, 1, 0, 0], [0, 1, 0, 0, 1], [1, 0, 0, 1, 0]])
+    assert out.dtype == np.float32
+
+
+def test_a_single_category_and_a_switch_are_leaves_without_axes():
+    ops = [ReadOneHot("gear", "g", (0,), (3,)), ReadOneHot("lamp", "l", (0,), (2,)), Concat(("g", "l"), "x")]
+    out, _ = run(ops, {}, {"gear": np.array([2, 0], np.uint8), "lamp": np.array([False, True])})
+    np.testing.assert_array_equal(out, [[0, 0, 1, 1, 0], [1, 0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ([5, 2], "leaf 'keys' holds 2 in part 1: the policy knows the categories -1 to 1 there"),
+        ([4, 0], "holds 4 in part 0: the policy knows the categories 5 to 6 there"),
+        ([5, 2**62], "holds 4.6116860184273879e+18 in part 1"),
+        ([5.5, 0], "holds 5.5 in part 0"),
+        ([5, float("nan")], "holds nan in part 1"),
+        ([float("-inf"), 0], "holds -inf in part 0"),
+    ],
+)
+def test_what_is_no_category_is_refused_by_leaf_and_value(row, words):
+    program = Program((PARTS,))
+    runner = Runner(program, check_program(program, {"keys": (2,)}), {})
+    with pytest.raises(PolicyMismatch) as error:
+        runner.run({"keys": np.array([[6, 0], row])}, {})
+    assert words in str(error.value)
+    out, _ = runner.run({"keys": np.array([[5, 1], [6, 0]])}, {})  # it goes on with what is good
+    np.testing.assert_array_equal(out, [[1, 0, 0, 0, 1], [0, 1, 0, 1, 0]])
+
+
+@pytest.mark.parametrize("lowest", [2**52, -(2**52)])
+def test_the_largest_categories_are_told_apart(lowest):
+    op = ReadOneHot("word", "x", (lowest,), (3,))
+    out, _ = run([op], {}, {"word": np.arange(lowest, lowest + 3)})
+    np.testing.assert_array_equal(out, np.eye(3))
+    for wrong in (lowest - 1, lowest + 3, 2 * lowest + 1):
+        with pytest.raises(PolicyMismatch, match=str(wrong) if abs(wrong) < 2**53 else "holds"):
+            run([op], {}, {"word": np.array([wrong])})
 
 
 def test_an_image_is_scaled_and_its_channels_come_first():

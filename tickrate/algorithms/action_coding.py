@@ -11,7 +11,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tickrate.artefact.contract import HeadName
+from tickrate.algorithms.sac_config import SACConfig
+from tickrate.artefact.contract import Exploration, HeadName
 from tickrate.errors import ConfigError
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.policy_heads import CategoricalHead, GaussianHead, PolicyHead
@@ -64,6 +65,15 @@ class BoxCoding:
         offset = torch.cat([torch.zeros(self.size), torch.full((self.size,), self._log_std_offset)])
         return writer.scale(x, torch.ones(2 * self.size), offset)
 
+    def exploration(self, config: SACConfig) -> Exploration:
+        """Return how the policy explores."""
+        return Exploration(
+            config.noise_correlation,
+            config.log_std_min,
+            config.log_std_max,
+            noise_hold=config.noise_hold,
+        )
+
     def buffered(self, action: Tensor) -> Tensor:
         """Return scaled actions ``(rows, size)`` as they stand in an action buffer: in environment units."""
         centre, half = (torch.from_numpy(value).to(action) for value in (self._centre, self._half))
@@ -108,6 +118,10 @@ class ChoiceCoding:
     def write(self, writer: ProgramWriter, x: str) -> str:
         """Write down what stands between the network's outputs and the head: nothing."""
         return x
+
+    def exploration(self, config: SACConfig) -> Exploration:
+        """Return how the policy explores: by its own probabilities alone."""
+        return Exploration()
 
     def buffered(self, action: Tensor) -> Tensor:
         """Return choices as they stand in an action buffer: one-hot as well."""

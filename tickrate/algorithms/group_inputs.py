@@ -84,7 +84,7 @@ class GroupInputs:
 
     def write(self, writer: ProgramWriter) -> str | None:
         """Write down how the vectors are read; return their value's name, None if there are none."""
-        return None if self.vector is None else writer.read(self.vector.paths)
+        return None if self.vector is None else self.vector.write(writer)
 
     def columns(self, path: str) -> slice | None:
         """Return the columns of a leaf in the vectors, None if it is not there."""

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from tickrate.errors import ConfigError, suggest
+from tickrate.nn.export import ProgramWriter
 from tickrate.trees import categories
 
 MAX_COLUMNS = 1 << 16
@@ -46,6 +47,7 @@ class GroupPacker:
         self.paths = tuple(paths) or tuple(observation_spaces)
         if len(set(self.paths)) != len(self.paths):
             raise ConfigError(f"observation group {name!r} names a leaf twice: {list(self.paths)}")
+        self._spaces = observation_spaces
         self._columns: list[tuple[str, slice, _Write]] = []
         start = 0
         for path in self.paths:
@@ -70,6 +72,29 @@ class GroupPacker:
     def columns(self, path: str) -> slice | None:
         """Return the columns of a leaf, None if it is not in the group."""
         return next((columns for name, columns, _ in self._columns if name == path), None)
+
+    def write(self, writer: ProgramWriter) -> str:
+        """Write down how `pack` reads an observation; return the name of the value, ``(size,)``.
+
+        An acting policy refuses a category that does not exist, where `pack` marks the row with NaN.
+        """
+        parts: list[str] = []
+        plain: list[str] = []
+        for path in self.paths:
+            space = self._spaces[path]
+            if isinstance(space, spaces.Box | spaces.MultiBinary):
+                plain.append(path)
+                continue
+            if plain:
+                parts.append(writer.read(plain))
+                plain = []
+            bounds = categories(space)
+            assert bounds is not None  # or the leaf was refused
+            lowest, highest = (bound.ravel() for bound in bounds)
+            parts.append(writer.read_one_hot(path, lowest.tolist(), (highest - lowest + 1).tolist()))
+        if plain:
+            parts.append(writer.read(plain))
+        return writer.concat(parts)
 
 
 def _writer(path: str, space: spaces.Space[Any]) -> tuple[int, _Write]:

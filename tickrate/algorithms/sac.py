@@ -29,7 +29,7 @@ from tickrate.algorithms.sac_functions import (
     target_network_values,
 )
 from tickrate.algorithms.sac_networks import SACNetworks
-from tickrate.artefact import Exploration, PolicyContract, action_spec, leaf_spec, pack
+from tickrate.artefact import PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.errors import ConfigError
 from tickrate.nn.compiling import Compiler
@@ -124,7 +124,7 @@ class SAC:
             action=action_spec(action_space),
             head=self._action.head_name,
             groups={"actor": actor.paths, "critic": critic.paths},
-            exploration=Exploration(config.noise_correlation, config.log_std_min, config.log_std_max),
+            exploration=self._action.exploration(config),
             period_s=period_s,
             action_buffer_length=action_buffer_length,
             tickrate=__version__,

@@ -159,6 +159,8 @@ class SACConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"sac.{name} is {value}: it must not be negative")
+        if self.noise_hold > 65_536:
+            raise ConfigError(f"sac.noise_hold is {self.noise_hold}: at most 65,536 are possible")
         if not 0.0 <= self.noise_correlation < 1.0:
             raise ConfigError(f"sac.noise_correlation is {self.noise_correlation}: it must be in [0, 1)")
         if not 0.0 < self.target_rate <= 1.0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -139,6 +140,18 @@ def number_dtype(name: str, what: str) -> np.dtype[Any]:
     return dtype
 
 
+def check_ranges(what: str, starts: Sequence[int], counts: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """Check that the whole numbers of each part, ``count`` of them from ``start`` on, fit dtype and int64.
+
+    Raises:
+        PolicyError: naming the part that does not.
+    """
+    limits = np.iinfo(np.int64 if dtype == np.uint64 else dtype)  # indices are int64 until the end
+    for i, (start, n) in enumerate(zip(starts, counts, strict=True)):
+        if not limits.min <= start <= start + n - 1 <= limits.max:
+            raise PolicyError(f"{what} from {start} to {start + n - 1} at index {i} do not fit {dtype}")
+
+
 def _check_bounds(action: BoxAction) -> None:
     if not len(action.low) == len(action.high) == action.size:
         raise PolicyError(
@@ -163,12 +176,7 @@ def _check_choices(action: DiscreteAction | MultiDiscreteAction, dtype: np.dtype
         )
     if any(n < 1 for n in action.choices) or sum(action.choices) > MAX_SIZE:
         raise PolicyError(f"action choices {action.choices[:16]}: at least 1 each, at most {MAX_SIZE} in all")
-    limits = np.iinfo(np.int64 if dtype == np.uint64 else dtype)  # indices are int64 until the end
-    for i, (n, start) in enumerate(zip(action.choices, action.starts, strict=True)):
-        if not limits.min <= start <= start + n - 1 <= limits.max:
-            raise PolicyError(
-                f"action choices from {start} to {start + n - 1} at index {i} do not fit {dtype}"
-            )
+    check_ranges("action choices", action.starts, action.choices, dtype)
 
 
 def _ints(values: Any) -> tuple[int, ...]:

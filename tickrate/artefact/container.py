@@ -58,9 +58,12 @@ def pack(contract: PolicyContract, weights: Mapping[str, NDArray[Any]]) -> bytes
     exact = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in weights.items()}
     check_tensors(shapes, exact)
     signed = msgspec.structs.replace(contract, weights_sha256=weights_sha256(exact))
-    blob = safetensors.numpy.save(exact, metadata={"contract": msgspec.json.encode(signed).decode()})
+    text = msgspec.json.encode(signed).decode()
+    blob = safetensors.numpy.save(exact, metadata={"contract": text})
     if len(blob) > MAX_BYTES:
         raise PolicyError(f"the policy has {len(blob)} bytes, possible are {MAX_BYTES}")
+    if struct.unpack_from("<Q", blob)[0] > MAX_HEADER_BYTES:
+        raise PolicyError(f"the policy's contract has {len(text)} bytes, possible are {MAX_HEADER_BYTES}")
     return blob
 
 

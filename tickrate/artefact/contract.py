@@ -9,11 +9,19 @@ import msgspec
 import numpy as np
 from gymnasium import spaces
 
-from tickrate.artefact.actions import ActionSpec, BoxAction, check_action, number_dtype, possible_shape
+from tickrate.artefact.actions import (
+    ActionSpec,
+    BoxAction,
+    check_action,
+    check_ranges,
+    number_dtype,
+    possible_shape,
+)
 from tickrate.errors import PolicyError
 from tickrate.program.checking import check_program
-from tickrate.program.shapes import Shapes
-from tickrate.program.spec import Program
+from tickrate.program.shapes import MAX_COLUMNS, Shapes
+from tickrate.program.spec import Program, ReadOneHot
+from tickrate.trees import categories
 
 FORMAT: Literal["tickrate-policy/2"] = "tickrate-policy/2"
 """Name and version of the format that is written."""
@@ -23,12 +31,24 @@ HeadName = Literal["squashed_gaussian", "categorical", "greedy"]
 logits. ``greedy``: values of the choices. Both for Discrete and MultiDiscrete, the parts side by side."""
 
 
-class LeafSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One leaf of the observation, without its batch axis."""
+MAX_HOLD = 1 << 16
+"""Most steps for which exploration noise can be held."""
+
+
+class LeafSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One leaf of the observation, without its batch axis.
+
+    A Discrete or MultiDiscrete leaf says its categories, which are compared with an environment's. They are
+    empty for any other leaf, for one of more than 65,536 parts, and in files from before they were said.
+    """
 
     path: str
     dtype: str
     shape: tuple[int, ...]
+    lowest: tuple[int, ...] = ()
+    """Lowest category of each part, the parts flattened in C order."""
+    counts: tuple[int, ...] = ()
+    """Number of categories of each part."""
 
     @property
     def size(self) -> int:
@@ -48,6 +68,9 @@ class Exploration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``squashed_gaussian``: upper clamp of the network's log_std output."""
     epsilon: float = 0.0
     """``greedy``: probability of a random action, every part of it uniform, in [0, 1]."""
+    noise_hold: int = 1
+    """``squashed_gaussian``: most steps for which noise is held, 1 to 65,536. Each draw is held for n steps,
+    n drawn with a weight of 1/n^2 (arXiv 2604.04539); 1 is new noise at every step. Usual: 1 or 16."""
 
 
 class PolicyContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,7 +121,13 @@ def leaf_spec(path: str, space: spaces.Space[Any]) -> LeafSpec:
     """
     if space.shape is None or space.dtype is None:
         raise PolicyError(f"leaf {path!r} is a {type(space).__name__}: it has no shape and dtype")
-    return LeafSpec(path=path, dtype=np.dtype(space.dtype).name, shape=tuple(int(n) for n in space.shape))
+    leaf = LeafSpec(path=path, dtype=np.dtype(space.dtype).name, shape=tuple(int(n) for n in space.shape))
+    bounds = categories(space)
+    if bounds is None or isinstance(space, spaces.MultiBinary) or leaf.size > MAX_COLUMNS:
+        return leaf
+    lowest, highest = (bound.ravel().tolist() for bound in bounds)
+    counts = tuple(high - low + 1 for low, high in zip(lowest, highest, strict=True))
+    return msgspec.structs.replace(leaf, lowest=tuple(lowest), counts=counts)
 
 
 def head_outputs(action: ActionSpec) -> int:
@@ -120,7 +149,7 @@ def check_contract(contract: PolicyContract) -> Shapes:
     for leaf in contract.observation:
         if not possible_shape(leaf.shape):
             raise PolicyError(f"observation leaf {leaf.path!r} has the impossible shape {leaf.shape}")
-        number_dtype(leaf.dtype, f"observation leaf {leaf.path!r}")
+        _check_categories(leaf, number_dtype(leaf.dtype, f"observation leaf {leaf.path!r}"))
     check_action(contract.action)
     _check_exploration(contract)
     if not (math.isfinite(contract.period_s) and contract.period_s >= 0.0):
@@ -138,6 +167,19 @@ def check_contract(contract: PolicyContract) -> Shapes:
     return _check_network(contract)
 
 
+def _check_categories(leaf: LeafSpec, dtype: np.dtype[Any]) -> None:
+    if not leaf.lowest and not leaf.counts:
+        return
+    if dtype.kind not in "iu":
+        raise PolicyError(f"observation leaf {leaf.path!r} has categories of {dtype}: they are whole numbers")
+    if not len(leaf.lowest) == len(leaf.counts) == leaf.size:
+        raise PolicyError(
+            f"observation leaf {leaf.path!r} of shape {leaf.shape} has {leaf.size} parts, it says "
+            f"{len(leaf.lowest)} lowest categories and {len(leaf.counts)} counts"
+        )
+    check_ranges(f"categories of the observation leaf {leaf.path!r}", leaf.lowest, leaf.counts, dtype)
+
+
 def _check_network(contract: PolicyContract) -> Shapes:
     group = contract.groups.get("actor")
     if not group:
@@ -145,6 +187,15 @@ def _check_network(contract: PolicyContract) -> Shapes:
     shapes = check_program(contract.program, {path: contract.leaf(path).shape for path in group})
     if unread := [path for path in group if path not in shapes.leaves]:
         raise PolicyError(f"the program does not read the leaves {unread} of the group 'actor'")
+    for op in contract.program.ops:
+        if isinstance(op, ReadOneHot):
+            leaf = contract.leaf(op.leaf)
+            if (op.lowest, op.counts) != (leaf.lowest, leaf.counts):
+                raise PolicyError(
+                    f"the program reads the leaf {op.leaf!r} as {list(op.counts[:16])} categories from "
+                    f"{list(op.lowest[:16])} on, the leaf has {list(leaf.counts[:16])} from "
+                    f"{list(leaf.lowest[:16])} on"
+                )
     outputs, needed = shapes.values[contract.program.output], head_outputs(contract.action)
     if outputs != (needed,):
         raise PolicyError(
@@ -168,7 +219,17 @@ def _check_exploration(contract: PolicyContract) -> None:
         raise PolicyError(f"log_std clamp [{low}, {high}]: it must be ordered and inside [-20, 5]")
     if not 0.0 <= exploration.epsilon <= 1.0:
         raise PolicyError(f"epsilon is {exploration.epsilon}: it must be in [0, 1]")
-    used = {"squashed_gaussian": ("noise_correlation", "log_std_min", "log_std_max"), "greedy": ("epsilon",)}
+    if not 1 <= exploration.noise_hold <= MAX_HOLD:
+        raise PolicyError(f"noise_hold is {exploration.noise_hold}: possible are 1 to {MAX_HOLD}")
+    if exploration.noise_hold > 1 and exploration.noise_correlation:
+        raise PolicyError(
+            f"noise_hold is {exploration.noise_hold} and noise_correlation {exploration.noise_correlation}: "
+            "choose one"
+        )
+    used = {
+        "squashed_gaussian": ("noise_correlation", "log_std_min", "log_std_max", "noise_hold"),
+        "greedy": ("epsilon",),
+    }
     for name in Exploration.__struct_fields__:
         if name not in used.get(head, ()) and getattr(exploration, name) != getattr(Exploration(), name):
             raise PolicyError(f"exploration.{name} is set, but the head {head!r} does not use it")

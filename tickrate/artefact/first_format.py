@@ -15,6 +15,14 @@ FIRST_FORMAT: Literal["tickrate-policy/1"] = "tickrate-policy/1"
 """Name of the format that earlier releases wrote."""
 
 
+class FirstLeaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One leaf of the observation, without its batch axis."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
 class FirstAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A finite box, its bounds flattened in C order."""
 
@@ -44,7 +52,7 @@ class FirstContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """The contract as it stands in a file of the first format."""
 
     algorithm: str
-    observation: tuple[LeafSpec, ...]
+    observation: tuple[FirstLeaf, ...]
     action: FirstAction
     groups: dict[str, tuple[str, ...]]
     network: FirstNetwork
@@ -69,13 +77,14 @@ def converted(first: FirstContract) -> PolicyContract:
             f"network widths {list(widths)[:64]}: possible are 2 to 64 widths of 1 to {MAX_SIZE}"
         )
     group = first.groups.get("actor", ())
-    sizes = {leaf.path: leaf.size for leaf in first.observation}
+    observation = tuple(LeafSpec(leaf.path, leaf.dtype, leaf.shape) for leaf in first.observation)
+    sizes = {leaf.path: leaf.size for leaf in observation}
     inputs = sum(sizes.get(path, 0) for path in group)
     if inputs != widths[0]:
         raise PolicyError(f"network widths {list(widths)} do not fit: the group 'actor' has {inputs} values")
     return PolicyContract(
         algorithm=first.algorithm,
-        observation=first.observation,
+        observation=observation,
         action=BoxAction(first.action.dtype, first.action.shape, first.action.low, first.action.high),
         groups=first.groups,
         program=mlp_program(group, widths[1:], first.network.activation),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tickrate.artefact.actions import BoxAction, DiscreteAction, MultiDiscreteAction
 from tickrate.artefact.contract import PolicyContract
-from tickrate.program.shapes import NOISE
+from tickrate.program.shapes import NOISE, NOISE_LEFT
 
 Array = NDArray[Any]
 Outputs = NDArray[np.float32]
@@ -49,6 +49,10 @@ class SquashedGaussian:
 
     In exploration ``eps`` is AR(1) noise of unit variance, ``eps' = rho * eps + sqrt(1 - rho^2) * N(0, 1)``,
     carried in the state ``noise (batch, size)``; without, it is 0.
+
+    Or white noise is held for n steps, n drawn anew each time from 1 to ``noise_hold`` with a weight of 1/n^2
+    (a truncated zeta distribution, arXiv 2604.04539). The steps for which a row's noise still holds are the
+    state ``noise_left (batch,)``, int64, 0 at the start of an episode.
     """
 
     def __init__(self, contract: PolicyContract, action: BoxAction) -> None:
@@ -60,10 +64,13 @@ class SquashedGaussian:
         self._rho = exploration.noise_correlation
         self._fresh = math.sqrt(1.0 - self._rho**2)
         self._log_std = exploration.log_std_min, exploration.log_std_max
+        weights = np.cumsum(1.0 / np.arange(1, exploration.noise_hold + 1, dtype=np.float64) ** 2)
+        self._holds = weights / weights[-1] if exploration.noise_hold > 1 else None
 
     def initial_state(self, batch: int, rng: np.random.Generator) -> dict[str, Array]:
-        """Return fresh noise of unit variance."""
-        return {NOISE: rng.standard_normal((batch, self._size), dtype=np.float32)}
+        """Return fresh noise of unit variance; it is held for no step."""
+        held = {} if self._holds is None else {NOISE_LEFT: np.zeros(batch, np.int64)}
+        return {NOISE: self._white(batch, rng), **held}
 
     def best(self, outputs: Outputs) -> Array:
         """Return the action of the mean."""
@@ -74,14 +81,36 @@ class SquashedGaussian:
     ) -> tuple[Array, dict[str, Array]]:
         """Return the action of mean and noise, and the noise."""
         size, (low, high) = self._size, self._log_std
-        noise = rng.standard_normal((len(outputs), size), dtype=np.float32)
+        carried = self._next_noise(len(outputs), state, rng)
+        std = np.exp(np.minimum(np.maximum(outputs[:, size:], low), high))
+        std *= carried[NOISE]
+        std += outputs[:, :size]
+        return self._scaled(np.tanh(std, out=std)), carried
+
+    def _white(self, batch: int, rng: np.random.Generator) -> Array:
+        return rng.standard_normal((batch, self._size), dtype=np.float32)
+
+    def _next_noise(
+        self, batch: int, state: Mapping[str, Array], rng: np.random.Generator
+    ) -> dict[str, Array]:
+        if self._holds is not None:
+            return self._held_noise(self._holds, state[NOISE], state[NOISE_LEFT], rng)
+        noise = self._white(batch, rng)
         if self._rho:
             noise *= self._fresh
             noise += self._rho * state[NOISE]
-        std = np.exp(np.minimum(np.maximum(outputs[:, size:], low), high))
-        std *= noise
-        std += outputs[:, :size]
-        return self._scaled(np.tanh(std, out=std)), {NOISE: noise}
+        return {NOISE: noise}
+
+    def _held_noise(
+        self, holds: NDArray[np.float64], noise: Array, left: Array, rng: np.random.Generator
+    ) -> dict[str, Array]:
+        """Return the noise of each row, drawn anew where none is left; ``holds`` is P(n <= 1, 2, ...)."""
+        over = left == 0
+        if over.any():
+            noise = np.where(over[:, None], self._white(len(left), rng), noise)
+            drawn = 1 + np.searchsorted(holds, rng.random(len(left)), side="right")
+            left = np.where(over, drawn, left)
+        return {NOISE: noise, NOISE_LEFT: left - 1}
 
     def _scaled(self, squashed: Array) -> Array:
         squashed *= self._half

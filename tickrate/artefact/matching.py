@@ -10,8 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 from tickrate.artefact.actions import ActionSpec, BoxAction, DiscreteAction, action_spec
-from tickrate.artefact.contract import PolicyContract, leaf_spec
+from tickrate.artefact.contract import LeafSpec, PolicyContract, leaf_spec
 from tickrate.errors import PolicyError, PolicyMismatch
+from tickrate.program.shapes import NOISE_LEFT
 from tickrate.program.spec import program_states
 
 
@@ -42,6 +43,11 @@ def check_environment(
             )
         found = leaf_spec(leaf.path, observation[leaf.path])
         _same(f"leaf {leaf.path!r}", (leaf.dtype, leaf.shape), (found.dtype, found.shape))
+        if leaf.counts and (leaf.lowest, leaf.counts) != (found.lowest, found.counts):
+            raise PolicyMismatch(
+                f"leaf {leaf.path!r} is {_categories(found)} in the environment, {_categories(leaf)} "
+                "in the policy"
+            )
     known = {leaf.path for leaf in contract.observation}
     for path in observation:
         if path not in known:
@@ -67,11 +73,33 @@ def check_successor(old: PolicyContract, new: PolicyContract) -> None:
     """
     for field in ("observation", "action", "head", "groups", "period_s", "action_buffer_length"):
         mine, theirs = getattr(old, field), getattr(new, field)
-        if mine != theirs:
+        if not (_leaves_agree(mine, theirs) if field == "observation" else mine == theirs):
             raise PolicyMismatch(f"new weights are for another {field}: {theirs}; this policy has {mine}")
-    before, after = program_states(old.program), program_states(new.program)
+    before, after = _states(old), _states(new)
     if before != after:
         raise PolicyMismatch(f"new weights carry the states {after}; this policy has {before}")
+
+
+def _states(contract: PolicyContract) -> dict[str, int]:
+    """Return the states that go from step to step, beside the noise itself."""
+    held = {NOISE_LEFT: 1} if contract.exploration.noise_hold > 1 else {}
+    return {**program_states(contract.program), **held}
+
+
+def _leaves_agree(old: tuple[LeafSpec, ...], new: tuple[LeafSpec, ...]) -> bool:
+    """Return whether two observations are the same, as far as both say the categories of a leaf."""
+    return len(old) == len(new) and all(
+        (a.path, a.dtype, a.shape) == (b.path, b.dtype, b.shape)
+        and (not a.counts or not b.counts or (a.lowest, a.counts) == (b.lowest, b.counts))
+        for a, b in zip(old, new, strict=True)
+    )
+
+
+def _categories(leaf: LeafSpec) -> str:
+    if not leaf.counts:
+        return "made of no categories"
+    ranges = [f"{low} to {low + n - 1}" for low, n in zip(leaf.lowest[:8], leaf.counts[:8], strict=True)]
+    return f"made of the categories {', '.join(ranges)}{', ...' if len(leaf.counts) > 8 else ''}"
 
 
 def _same(what: str, policy: tuple[str, tuple[int, ...]], environment: tuple[str, tuple[int, ...]]) -> None:

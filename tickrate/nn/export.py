@@ -28,6 +28,7 @@ from tickrate.program.spec import (
     Program,
     Read,
     ReadLeaf,
+    ReadOneHot,
     Reshape,
     RmsNorm,
     Scale,
@@ -61,6 +62,11 @@ class ProgramWriter:
         """Read one leaf, ``scale * leaf + shift``, with its axes in this order."""
         name = self._name("leaf")
         return self._add(ReadLeaf(leaf=leaf, output=name, scale=scale, shift=shift, axes=tuple(axes)))
+
+    def read_one_hot(self, leaf: str, lowest: Sequence[int], counts: Sequence[int]) -> str:
+        """Read one leaf of categories as one-hot columns, part by part; see `ReadOneHot`."""
+        name = self._name("one_hot")
+        return self._add(ReadOneHot(leaf=leaf, output=name, lowest=tuple(lowest), counts=tuple(counts)))
 
     def affine(self, x: str, weight: Tensor, bias: Tensor | None) -> str:
         """Write ``x W + b``; weight ``(in, out)``, bias ``(out,)``."""

@@ -16,7 +16,9 @@ from tickrate.artefact.container import contract_from_json
 from tickrate.artefact.matching import check_successor
 from tickrate.errors import MissingExtra, PolicyError, PolicyMismatch
 from tickrate.onnx.names import ACTION, CONTRACT, OUTPUTS, leaf_input, state_input, state_output
+from tickrate.program.one_hot import check_categories
 from tickrate.program.shapes import Shapes
+from tickrate.program.spec import ReadOneHot
 
 try:
     import onnxruntime
@@ -90,6 +92,7 @@ class OnnxPolicy:
         self._head = make_head(contract)
         leaves = [(path, contract.leaf(path)) for path in shapes.leaves]
         self._leaves = [(path, leaf_input(path), np.dtype(leaf.dtype), leaf.shape) for path, leaf in leaves]
+        self._one_hot = {op.leaf: op for op in contract.program.ops if isinstance(op, ReadOneHot)}
         next_states = [state_output(name) for name in self._states]
         self._best, self._raw = [ACTION, *next_states], [OUTPUTS, *next_states]
 
@@ -115,7 +118,8 @@ class OnnxPolicy:
         """Choose actions, ``(batch, *action)``, in the environment's units; see `tickrate.policy.Actor.act`.
 
         Raises:
-            PolicyMismatch: if a leaf or a state is missing or has another shape; names it.
+            PolicyMismatch: if a leaf or a state is missing or has another shape, or a leaf that is read as
+                one-hot holds what is none of its categories; names it.
             PolicyError: if the file cannot be run.
         """
         if deterministic:
@@ -129,7 +133,8 @@ class OnnxPolicy:
         """Return what the network says, ``(batch, outputs)``, before the head, and the next state.
 
         Raises:
-            PolicyMismatch: if a leaf or a state is missing or has another shape; names it.
+            PolicyMismatch: if a leaf or a state is missing or has another shape, or a leaf that is read as
+                one-hot holds what is none of its categories; names it.
         """
         outputs, carried = self._run(self._raw, observation, state)
         return outputs, {**state, **carried}
@@ -168,6 +173,8 @@ class OnnxPolicy:
                 batch = len(leaf) if leaf.ndim else 0
             if leaf.shape != (batch, *shape):
                 raise PolicyMismatch(f"leaf {path!r} has shape {leaf.shape}, expected {(batch, *shape)}")
+            if path in self._one_hot:
+                check_categories(self._one_hot[path], leaf)
             feeds[name] = np.ascontiguousarray(leaf, dtype)
         for name, units in self._states.items():
             value = state.get(name)

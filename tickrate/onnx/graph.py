@@ -14,6 +14,7 @@ from tickrate.artefact import BoxAction, DiscreteAction, MultiDiscreteAction, Po
 from tickrate.errors import MissingExtra
 from tickrate.onnx.names import ACTION, CONTRACT, OUTPUTS, leaf_input, state_input, state_output
 from tickrate.program.checking import check_tensors
+from tickrate.program.one_hot import columns
 from tickrate.program.shapes import Shapes
 from tickrate.program.spec import (
     Activation,
@@ -29,6 +30,7 @@ from tickrate.program.spec import (
     Op,
     Read,
     ReadLeaf,
+    ReadOneHot,
     Reshape,
     RmsNorm,
     Scale,
@@ -164,6 +166,14 @@ def _read_leaf(to: _GraphWriter, op: ReadLeaf) -> None:
     to.node("Transpose", [value], _value(op.output), perm=[0, *(axis + 1 for axis in axes)])
 
 
+def _read_one_hot(to: _GraphWriter, op: ReadOneHot) -> None:
+    """Compare every column's category with its part, as `tickrate.program.one_hot` does."""
+    parts = to.reshape(to.cast(leaf_input(op.leaf), "int64"), [len(op.counts)])
+    part_of_column, category = (to.constant(numbers) for numbers in columns(op.lowest, op.counts))
+    spread = to.node("Gather", [parts, part_of_column], axis=1)
+    to.cast(to.node("Equal", [spread, category]), "float32", _value(op.output))
+
+
 def _affine(to: _GraphWriter, op: Affine) -> None:
     to.node("Gemm", [_value(op.input), to.tensor(op, "weight"), to.tensor(op, "bias")], _value(op.output))
 
@@ -270,6 +280,7 @@ def _lstm(to: _GraphWriter, op: LstmCell) -> None:
 _WRITERS: dict[type, Callable[[_GraphWriter, Any], None]] = {
     Read: _read,
     ReadLeaf: _read_leaf,
+    ReadOneHot: _read_one_hot,
     Affine: _affine,
     Scale: _scale,
     Conv2d: _conv2d,

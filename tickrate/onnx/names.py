@@ -4,6 +4,9 @@ Inputs: each leaf the network reads, in the leaf's own dtype, ``(batch, *leaf)``
 float32 ``(batch, units)``, zero at the start of an episode. Outputs: the action without exploration in the
 environment's units and dtype, ``(batch, *action)``; what the network says before the head, float32
 ``(batch, outputs)``; and each next state. The metadata hold the contract as JSON.
+
+The file itself cannot refuse a category that does not exist: its one-hot columns are then all 0, as
+they never are in training. `tickrate.onnx.actor.OnnxPolicy` refuses it; elsewhere, check such leaves first.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Compiled:
     def __init__(self, program: Program, shapes: Shapes, tensors: Mapping[str, Array], batch: int) -> None:
         self.batch, self.shapes, self._tensors = batch, shapes, tensors
         self.values: dict[str, Array] = {}
-        self.copies: list[tuple[str, Shape, Array]] = []
+        self.copies: list[tuple[str, Shape, NDArray[Any]]] = []
         self.states: dict[str, tuple[Array, Array]] = {}
         self.steps: list[Step] = []
         self._readers = {program.output: 1}
@@ -65,7 +65,7 @@ class Compiled:
         """Return a tensor of an operation."""
         return self._tensors[f"{op.output}.{name}"]
 
-    def copy_leaf(self, path: str, target: Array) -> None:
+    def copy_leaf(self, path: str, target: NDArray[Any]) -> None:
         """Let a leaf be copied into this array before each run."""
         self.copies.append((path, (self.batch, *self.shapes.leaves[path]), target))
 

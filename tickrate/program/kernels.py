@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tickrate.program.cells import gru, lstm, sigmoid
 from tickrate.program.compiled import Array, Compiled, Step
+from tickrate.program.one_hot import read_one_hot
 from tickrate.program.shapes import Shape
 from tickrate.program.spec import (
     Activation,
@@ -27,6 +28,7 @@ from tickrate.program.spec import (
     LstmCell,
     Read,
     ReadLeaf,
+    ReadOneHot,
     Reshape,
     RmsNorm,
     Scale,
@@ -250,6 +252,7 @@ def _expected(made: Compiled, op: ExpectedValue) -> None:
 KERNELS: dict[type, Callable[[Compiled, Any], None]] = {
     Read: _read,
     ReadLeaf: _read_leaf,
+    ReadOneHot: read_one_hot,
     Affine: _affine,
     Scale: _scale,
     Conv2d: _conv2d,

@@ -6,7 +6,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tickrate.program.shapes import MAX_AXES, MAX_OPS, MAX_SIZE, Checker, Shape
+from tickrate.program.shapes import (
+    MAX_AXES,
+    MAX_CATEGORY,
+    MAX_COLUMNS,
+    MAX_OPS,
+    MAX_SIZE,
+    Checker,
+    Shape,
+)
 from tickrate.program.spec import (
     Activation,
     Add,
@@ -20,6 +28,7 @@ from tickrate.program.spec import (
     LstmCell,
     Read,
     ReadLeaf,
+    ReadOneHot,
     Reshape,
     RmsNorm,
     Scale,
@@ -41,6 +50,24 @@ def _read_leaf(check: Checker, op: ReadLeaf) -> Shape:
     if sorted(op.axes) != list(range(len(shape))):
         check.refuse(f"axes {list(op.axes)[:MAX_AXES]} are no order of the {len(shape)} axes of {op.leaf!r}")
     return tuple(shape[axis] for axis in op.axes)
+
+
+def _read_one_hot(check: Checker, op: ReadOneHot) -> Shape:
+    parts = math.prod(check.leaf(op.leaf))
+    if not len(op.lowest) == len(op.counts) == parts:
+        check.refuse(
+            f"the leaf {op.leaf!r} has {parts} parts, there are {len(op.lowest)} lowest categories "
+            f"and {len(op.counts)} counts"
+        )
+    columns = sum(op.counts)
+    if any(n < 1 for n in op.counts) or columns > MAX_COLUMNS:
+        check.refuse(
+            f"counts {list(op.counts[:MAX_AXES])}: at least 1 each, at most {MAX_COLUMNS} columns in all"
+        )
+    if any(abs(low) > MAX_CATEGORY for low in op.lowest):
+        check.refuse(f"lowest {list(op.lowest[:MAX_AXES])}: possible are -{MAX_CATEGORY} to {MAX_CATEGORY}")
+    check.spend(work=columns, memory=2 * (parts + columns))
+    return (columns,)
 
 
 def _affine(check: Checker, op: Affine) -> Shape:
@@ -169,6 +196,7 @@ def _cell(check: Checker, inputs: int, units: int, gates: int) -> None:
 RULES: dict[type, Callable[[Checker, Any], Shape]] = {
     Read: _read,
     ReadLeaf: _read_leaf,
+    ReadOneHot: _read_one_hot,
     Affine: _affine,
     Scale: _scale,
     Conv2d: _conv2d,

@@ -48,7 +48,8 @@ class Runner:
             states in arrays of their own.
 
         Raises:
-            PolicyMismatch: if a leaf or a state is missing or has another shape; names it.
+            PolicyMismatch: if a leaf or a state is missing or has another shape, or a leaf that is read as
+                one-hot holds what is none of its categories; names it.
         """
         made = self._compiled
         first = observation.get(self._first)

@@ -33,8 +33,14 @@ MAX_WORK = 1 << 33
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
 
-NOISE = "noise"
-"""A state of this name belongs to the exploration; no cell may take it."""
+MAX_COLUMNS = 1 << 16
+"""Most columns that the categories of one leaf may take as one-hot."""
+
+MAX_CATEGORY = 1 << 52
+"""Largest absolute value of a lowest category: all categories are then exact in float64."""
+
+NOISE, NOISE_LEFT = "noise", "noise_left"
+"""States of these names belong to the exploration; no cell may take them."""
 
 
 @dataclass
@@ -131,7 +137,7 @@ class Checker:
     def state(self, name: str, units: int) -> None:
         """Note a recurrent state."""
         self.name(name, "state")
-        if name == NOISE or name in self.shapes.states:
+        if name in (NOISE, NOISE_LEFT) or name in self.shapes.states:
             self.refuse(f"a state named {name!r} is there already")
         self.shapes.states[name] = (units,)
 

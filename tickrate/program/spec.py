@@ -36,6 +36,20 @@ class ReadLeaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     """Which axis of the leaf comes first, second, ...; empty: as they are. (2, 0, 1) puts channels first."""
 
 
+class ReadOneHot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="read_one_hot"):
+    """One leaf of categories, flattened in C order into parts, as one-hot columns: ``(sum of counts,)``.
+
+    The columns of each part lie side by side in the leaf's order: 1 in the column of its category, else 0.
+    """
+
+    leaf: str
+    output: str
+    lowest: tuple[int, ...]
+    """Lowest category of each part."""
+    counts: tuple[int, ...]
+    """Number of categories of each part; together at most 65,536."""
+
+
 class Affine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="affine"):
     """``x W + b``: ``(n,)`` to ``(units,)``. Tensors: ``weight (n, units)``, ``bias (units,)``."""
 
@@ -180,6 +194,7 @@ class LstmCell(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 Op = (
     Read
     | ReadLeaf
+    | ReadOneHot
     | Affine
     | Scale
     | Conv2d
@@ -209,7 +224,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def op_inputs(op: Op) -> tuple[str, ...]:
     """Return the names of the values an operation reads."""
-    if isinstance(op, Read | ReadLeaf):
+    if isinstance(op, Read | ReadLeaf | ReadOneHot):
         return ()
     return op.inputs if isinstance(op, Add | Concat) else (op.input,)
 

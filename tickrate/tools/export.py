@@ -50,7 +50,7 @@ def check_parity(policy: Policy, exported: OnnxPolicy, *, seed: int = 0) -> floa
     """Compare raw outputs and actions without exploration on random observations.
 
     There are 1000 observations, as 20 rows of 50 steps: recurrent policies carry their states, which begin
-    anew at steps 0 and 25. Floats are normal, bytes uniform, other whole numbers from 0 to 9.
+    anew at steps 0 and 25. Floats are normal, categories and bytes uniform, other whole numbers from 0 to 9.
 
     Returns:
         The largest difference of an output or a Box's action, relative as `TOLERANCE` is.
@@ -127,7 +127,11 @@ def random_observation(contract: PolicyContract, batch: int, rng: np.random.Gene
     found: Observation = {}
     for leaf in contract.observation:
         dtype, shape = np.dtype(leaf.dtype), (batch, *leaf.shape)
-        if dtype.kind == "f":
+        if leaf.counts:
+            highest = [low + n - 1 for low, n in zip(leaf.lowest, leaf.counts, strict=True)]
+            parts = rng.integers(leaf.lowest, highest, (batch, leaf.size), endpoint=True)
+            found[leaf.path] = parts.astype(dtype).reshape(shape)
+        elif dtype.kind == "f":
             found[leaf.path] = rng.standard_normal(shape).astype(dtype)
         else:
             high = {"b": 2, "u": 256 if dtype.itemsize == 1 else 10}.get(dtype.kind, 10)
