@@ -262,3 +262,19 @@ def test_names_are_counted_by_kind():
     writer.module(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3)), writer.read_leaf("x"))
     program, _ = writer.finish()
     assert [op.output for op in program.ops if isinstance(op, Conv2d)] == ["conv.0", "conv.1"]
+
+
+def test_categories_are_written_as_one_hot_exactly():
+    low, high = [-2, 0, 16_000_000], [1, 0, 16_000_002]
+    writer = ProgramWriter()
+    writer.one_hot(writer.read(["x"]), low, high)
+    runner = runner_of(writer, {"x": (3,)})
+    rows = [[-2, 0, 16_000_000], [0, 0, 16_000_002], [1, 1, 15_999_999], [-90, -1, 0]]
+    out, _ = runner.run({"x": np.array(rows, np.int64)}, {})
+    expected = [
+        [1, 0, 0, 0, 1, 1, 0, 0],
+        [0, 0, 1, 0, 1, 0, 0, 1],
+        [0, 0, 0, 1, 0, 0, 0, 0],  # neither 1 nor 15 999 999 is a category of its part
+        [0, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    np.testing.assert_array_equal(out, np.array(expected, np.float32))

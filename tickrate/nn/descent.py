@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from tickrate.nn.guard import Guard
-from tickrate.nn.mlp import EnsembleMLP
 from tickrate.nn.optimisers import FusedOptimiser
-from tickrate.nn.residual import EnsembleResidual
+
+
+@runtime_checkable
+class Projected(Protocol):
+    """A network that keeps some of its weights at a fixed length."""
+
+    def project(self) -> None:
+        """Bring them back to it; called after each step of the optimiser."""
+        ...
 
 
 class Descent:
@@ -54,7 +61,7 @@ class Descent:
             weight_decay=weight_decay,
         )
         self._guard = Guard(name, list(named), device, largest_norm=gradient_limit)
-        self._projected = learned if isinstance(learned, EnsembleMLP | EnsembleResidual) else None
+        self._projected = learned if isinstance(learned, Projected) else None
         self._statistics = list(learned.buffers()) if isinstance(learned, nn.Module) else []
         self._before = [buffer.clone() for buffer in self._statistics]
         self.length = torch.zeros((), device=device)

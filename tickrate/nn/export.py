@@ -62,6 +62,22 @@ class ProgramWriter:
         name = self._name("leaf")
         return self._add(ReadLeaf(leaf=leaf, output=name, scale=scale, shift=shift, axes=tuple(axes)))
 
+    def one_hot(self, x: str, low: Sequence[int], high: Sequence[int]) -> str:
+        """Write whole numbers, one of ``low`` to ``high`` in each part, as one-hot columns, part by part.
+
+        It is exact up to 2^24 in either direction. A number outside its range has no column: all are 0.
+        The column of k is the second difference of ``max(x - k, 0)``, which is 1 at k and 0 at every other
+        whole number.
+        """
+        knots = [(part, k) for part, ends in enumerate(zip(low, high, strict=True)) for k in _knots(*ends)]
+        columns = [i for i, (part, k) in enumerate(knots) if low[part] <= k <= high[part]]
+        rise, hats = torch.zeros(len(low), len(knots)), torch.zeros(len(knots), len(columns))
+        rise[[part for part, _ in knots], range(len(knots))] = 1.0
+        for column, i in enumerate(columns):
+            hats[i - 1 : i + 2, column] = torch.tensor([1.0, -2.0, 1.0])
+        ramps = self.affine(x, rise, torch.tensor([-float(k) for _, k in knots]))
+        return self.affine(self.activation(ramps, "relu"), hats, None)
+
     def affine(self, x: str, weight: Tensor, bias: Tensor | None) -> str:
         """Write ``x W + b``; weight ``(in, out)``, bias ``(out,)``."""
         outputs = weight.shape[1]
@@ -205,6 +221,11 @@ class ProgramWriter:
             array: NDArray[np.float64] = value.detach().double().cpu().numpy()
             self._tensors[f"{op.output}.{name}"] = array.copy()
         return op.output
+
+
+def _knots(low: int, high: int) -> range:
+    """Return the whole numbers of a part and one more on either side."""
+    return range(low - 1, high + 2)
 
 
 @torch.no_grad()
