@@ -1,6 +1,7 @@
 """One DQN update: what it computes with, what it leaves alone, what it survives, and what comes back."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -251,6 +252,20 @@ def test_resume_brings_the_statistics_of_the_inputs_back():
         each.observe(batch_of(7, seed=3).observation)
         each.update(batch_of(seed=4))
     assert all(np.array_equal(value, fresh.state()[name]) for name, value in dqn.state().items())
+
+
+def test_an_update_sees_normalised_vectors():
+    dqn = make(preset(normalise_observations=True))
+    batch = batch_of(500)
+    batch.observation["scan"][:] = 7.0 + 3.0 * batch.observation["scan"]
+    dqn.observe(batch.observation)
+    seen, functions = [], dqn.functions
+    dqn.functions = replace(
+        functions, outputs=lambda n, t: (seen.append(t.inputs.halves()[0].vector), functions.outputs(n, t))[1]
+    )
+    dqn.update(batch)
+    torch.testing.assert_close(seen[0].mean(0), torch.zeros(4), atol=1e-4, rtol=0.0)
+    torch.testing.assert_close(seen[0].std(0, correction=0), torch.ones(4), atol=1e-4, rtol=0.0)
 
 
 def test_a_state_that_does_not_fit_changes_nothing(config):

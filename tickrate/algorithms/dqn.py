@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
@@ -149,6 +150,7 @@ class DQN:
         transition = self._loader.load(batch)
         if transition is None:
             return {**metrics, "skipped_updates": self._loader.skipped}
+        transition = dataclasses.replace(transition, inputs=networks.normalised(transition.inputs))
         self._descent.follow(self.updates)
 
         outputs = functions.outputs(networks, transition)

@@ -19,7 +19,8 @@ class Transition:
     """A batch on the device."""
 
     inputs: Inputs
-    """What the network reads, ``2 * batch`` rows: of o_t, then of o_{t+n}; normalised."""
+    """What the network reads, ``2 * batch`` rows: of o_t, then of o_{t+n}; normalised before the functions
+    see it, if so wished."""
     action: Tensor
     """Which output was chosen in each part, counted over the choices of all parts, ``(batch, parts)``,
     int64."""
