@@ -23,6 +23,7 @@ SMALL_ENCODER = {
     "image_kernels": [4, 3],
     "image_strides": [2, 1],
     "image_features": 8,
+    "image_shift": 1,
     "history_leaves": ["beams"],
     "history_features": 5,
 }

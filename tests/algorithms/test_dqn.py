@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tickrate.errors import ConfigError, PolicyError, RunFolderError
+from tickrate.nn.features import VECTOR
 from tickrate.onnx.actor import OnnxPolicy
 from tickrate.policy import Policy
 from tickrate.tools.export import export_onnx
@@ -168,9 +169,9 @@ def test_the_policy_says_the_values_of_the_mean_weights(name, space):
     policy = Policy.from_bytes(dqn.policy_bytes(7), seed=0)
     assert (policy.contract.algorithm, policy.contract.head) == ("dqn", "greedy")
     batch = batch_of(100, seed=9, action_space=space)
-    group = dqn.networks.normalised(dqn._group.inputs(*dqn._group.pack([batch.observation])))
+    rows = torch.from_numpy(np.concatenate([batch.observation["speed"], batch.observation["scan"]], 1))
     with torch.no_grad():
-        expected = dqn.head.mean(dqn.networks.online(group)).numpy()
+        expected = dqn.head.mean(dqn.networks.online({VECTOR: rows})).numpy()
     said, _ = policy.outputs(batch.observation, policy.initial_state(100))
     np.testing.assert_allclose(said, expected, atol=1e-5)
     action, _, _ = policy.act(batch.observation, policy.initial_state(100), deterministic=True)
@@ -196,7 +197,7 @@ def test_images_histories_and_categories_reach_network_policy_and_onnx(tmp_path)
     pictures = {path: torch.from_numpy(batch.observation[path]) for path in ("eye", "beams")}
     online = dqn.networks.online
     with torch.no_grad():
-        features = torch.cat([dqn.networks.normaliser(vector), online.encoder(pictures)], 1)
+        features = torch.cat([dqn.networks.normaliser(vector), online.features.encoder(pictures)], 1)
         shared = online.trunk(features)[0]
         advantages = online.advantages(shared)[0]
         parts = [part - part.mean(1, keepdim=True) for part in advantages.split([2, 4], 1)]
@@ -261,7 +262,7 @@ def test_an_update_sees_normalised_vectors():
     dqn.observe(batch.observation)
     seen, functions = [], dqn.functions
     dqn.functions = replace(
-        functions, outputs=lambda n, t: (seen.append(t.inputs.halves()[0].vector), functions.outputs(n, t))[1]
+        functions, outputs=lambda n, t: (seen.append(t.halves()[0][VECTOR]), functions.outputs(n, t))[1]
     )
     dqn.update(batch)
     torch.testing.assert_close(seen[0].mean(0), torch.zeros(4), atol=1e-4, rtol=0.0)
@@ -353,8 +354,8 @@ def test_action_spaces_that_dqn_cannot_act_in_are_refused(space):
         (VECTORS, {"encoder": {"history_leaves": ["scam"]}}, "Did you mean 'scan'"),
         (VECTORS, {"groups": {"actor": ["scan", "scan"]}}, "twice"),
         ({"word": spaces.Text(4)}, {}, "'word' is a Text"),
-        ({"many": spaces.Discrete(5000)}, {}, "at most 4096 columns"),
-        ({"far": spaces.Discrete(3, start=1 << 24)}, {}, "none beyond 16777216"),
+        ({"many": spaces.Discrete(5000)}, {}, "at most 2048"),
+        ({"far": spaces.Discrete(3, start=1 << 24)}, {}, "below 16777216"),
     ],
 )
 def test_leaves_that_cannot_be_read_are_named(leaves, changes, words):

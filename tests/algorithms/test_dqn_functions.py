@@ -20,7 +20,7 @@ from tickrate.algorithms.dqn_functions import (
     single_outputs,
 )
 from tickrate.algorithms.dqn_networks import duel
-from tickrate.algorithms.group_inputs import Inputs
+from tickrate.nn.features import VECTOR
 from tickrate.nn.value_heads import CategoricalValues, ScalarValues
 
 SCALAR = ScalarValues()
@@ -120,7 +120,7 @@ def networks():
 def transition_of(rows=8):
     vector = torch.randn(2 * rows, 4, generator=torch.Generator().manual_seed(1))
     zeros = torch.zeros(rows)
-    return Transition(Inputs(vector, {}), torch.zeros(rows, 1, dtype=torch.int64), zeros, zeros)
+    return Transition({VECTOR: vector}, torch.zeros(rows, 1, dtype=torch.int64), zeros, zeros)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def transition_of(rows=8):
 def test_who_says_what_of_a_transition(networks, function, chooses):
     transition = transition_of()
     said = function(networks, transition)
-    now, later = transition.inputs.halves()
+    now, later = transition.halves()
     torch.testing.assert_close(said.now, networks.online(now))
     torch.testing.assert_close(said.valuing, networks.target(later))
     torch.testing.assert_close(said.choosing, getattr(networks, chooses)(later))
@@ -150,7 +150,7 @@ def test_noise_is_drawn_anew_for_each_pass():
     source, drawn = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
     networks.generator = source
     said = double_outputs(networks, transition)
-    now, later = transition.inputs.halves()
+    now, later = transition.halves()
     torch.testing.assert_close(said.valuing, networks.target(later, False, drawn))
     torch.testing.assert_close(said.choosing, networks.online(later, False, drawn))
     torch.testing.assert_close(said.now, networks.online(now, True, drawn))
@@ -160,7 +160,7 @@ def test_noise_is_drawn_anew_for_each_pass():
 def test_batch_norm_sees_both_observations_in_one_batch():
     dqn = make(preset(network={"hidden": [8], "norm": "batch"}))
     transition = transition_of()
-    seen = transition.inputs.vector
+    seen = transition.inputs[VECTOR]
     said = dqn.functions.outputs(dqn.networks, transition)
     normed = (seen - seen.mean(0)) / torch.sqrt(seen.var(0, correction=0) + 1e-5)
     first, last = dqn.networks.online.advantages.layers

@@ -39,6 +39,7 @@ def test_a_scalar_leaf_is_one_column():
         (("speed", "speed"), {}, "twice"),
         ((), {"camera": spaces.Box(0, 255, (64, 64), np.uint8)}, "give it to an image encoder"),
         ((), {"word": spaces.Discrete(1 << 20)}, "'word' is Discrete(1048576): its categories would take"),
+        ((), {"far": spaces.Discrete(2, start=-(1 << 24))}, "of the size 16777216"),
         ((), {"note": spaces.Text(5)}, "'note' is a Text"),
     ],
 )

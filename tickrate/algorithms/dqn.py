@@ -34,6 +34,7 @@ from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
 from tickrate.nn.descent import Descent
 from tickrate.nn.export import ProgramWriter
+from tickrate.nn.features import VECTOR
 from tickrate.nn.state import Arrays, check_arrays, load_arrays, module_tensors, to_arrays
 from tickrate.nn.value_heads import CategoricalValues, ScalarValues, ValueHead
 
@@ -71,13 +72,10 @@ class DQN:
     ) -> None:
         self.config, self._noise_seed = config, seed
         self.device = torch.device(device)
-        self._group = group = GroupInputs(
-            "actor",
-            config.groups.get("actor", ()),
-            observation_spaces,
-            config.encoder.history_leaves,
-            self.device,
-        )
+        paths = config.groups.get("actor", ())
+        self.group = group = GroupInputs("actor", paths, observation_spaces, config.encoder)
+        if config.normalise_observations and not group.vector_size:
+            raise ConfigError("dqn.normalise_observations is on, but there are no vectors to normalise")
         self._loader = TransitionLoader(group, action_space, self.device)
         self.choices = self._loader.choices
         self.head: ValueHead = ScalarValues()
@@ -85,8 +83,8 @@ class DQN:
             low, high = config.value_low, config.value_high
             self.head = CategoricalValues(config.value_bins, high, self.device, low=low)
         start = torch.Generator().manual_seed(seed)
-        online = QNetwork(config, group.columns, group.picture_spaces, self.choices, self.head.outputs, start)
-        self.networks = DQNNetworks(config, online, group.columns).to(self.device)
+        online = QNetwork(config, group, self.choices, self.head.outputs, start)
+        self.networks = DQNNetworks(config, online, group.vector_size).to(self.device)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self.networks.generator = self._generator
         options = config.optimiser
@@ -125,7 +123,8 @@ class DQN:
     def observe(self, observation: Mapping[str, NDArray[Any]]) -> None:
         """Count new observations into the normaliser's statistics; does nothing when it is off."""
         if self.networks.normaliser is not None:
-            self.networks.normaliser.observe(self._group.vector_rows(observation))
+            values = self.group.arrays([dict(observation)])[VECTOR]
+            self.networks.normaliser.observe(self._loader.tensor(values[np.isfinite(values).all(1)]))
 
     def update(self, batch: Batch) -> Mapping[str, SupportsFloat]:
         """Do one update, and move the target copy at every ``target_every``-th.
@@ -210,7 +209,7 @@ class DQN:
             network = copy.deepcopy(network)
             network.keep_noise(torch.Generator(self.device).manual_seed(mixed))
         writer = ProgramWriter()
-        vector = self._group.write(writer) if self._group.columns else None
+        vector = self.group.write(writer)
         if networks.normaliser is not None and vector is not None:
             vector = networks.normaliser.write(writer, vector)
         x = network.write(writer, vector)

@@ -58,15 +58,12 @@ class TransitionLoader:
     def load(self, batch: Batch) -> Transition | None:
         """Return the batch on the device, or None, counted and told once, if a value in it cannot be."""
         chosen = batch.action.reshape(len(batch.reward), -1).astype(np.int64)
-        vector, pictures = self._group.pack((batch.observation, batch.next_observation))
+        inputs = self._group.arrays(batch.observations)
         numbers = {
             "reward": np.asarray(batch.reward, np.float32),
             "discount": np.asarray(batch.discount, np.float32),
-            **pictures,
         }
-        if vector is not None:
-            numbers["the vector of observations"] = vector
-        bad = [name for name, value in numbers.items() if not _finite(value)]
+        bad = [name for name, value in (inputs | numbers).items() if not _finite(value)]
         if ((chosen < self._low) | (chosen > self._high)).any():
             bad.append("action")
         if bad:
@@ -74,14 +71,15 @@ class TransitionLoader:
             return None
         weights = batch.weights
         return Transition(
-            inputs=self._group.inputs(vector, pictures),
-            action=self._tensor(chosen - self._low + self._starts),
-            reward=self._tensor(numbers["reward"]),
-            discount=self._tensor(numbers["discount"]),
-            weights=None if weights is None else self._tensor(weights),
+            inputs={name: self.tensor(value) for name, value in inputs.items()},
+            action=self.tensor(chosen - self._low + self._starts),
+            reward=self.tensor(numbers["reward"]),
+            discount=self.tensor(numbers["discount"]),
+            weights=None if weights is None else self.tensor(weights),
         )
 
-    def _tensor(self, value: NDArray[Any]) -> Tensor:
+    def tensor(self, value: NDArray[Any]) -> Tensor:
+        """Return an array on the device."""
         return torch.from_numpy(np.ascontiguousarray(value)).to(self._device, non_blocking=True)
 
     def _skip(self, bad: list[str]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tickrate.algorithms.dqn_networks import DQNNetworks
-from tickrate.algorithms.group_inputs import Inputs
+from tickrate.nn.features import Inputs
 from tickrate.nn.value_heads import ValueHead
 
 
@@ -31,6 +31,12 @@ class Transition:
     weights: Tensor | None = None
     """``(batch,)``: weight of each row's loss; None: all 1."""
 
+    def halves(self) -> tuple[Inputs, Inputs]:
+        """Return what the network reads of o_t, and of o_{t+n}."""
+        pairs = {name: leaf.chunk(2) for name, leaf in self.inputs.items()}
+        first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
+        return first, second
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -49,7 +55,7 @@ def double_outputs(networks: DQNNetworks, transition: Transition) -> Outputs:
 
     Each pass draws noise of its own (arXiv 1706.10295).
     """
-    now, later = transition.inputs.halves()
+    now, later = transition.halves()
     with torch.no_grad():
         valuing = networks.target(later, False, networks.generator)
         choosing = networks.online(later, False, networks.generator)
@@ -58,7 +64,7 @@ def double_outputs(networks: DQNNetworks, transition: Transition) -> Outputs:
 
 def single_outputs(networks: DQNNetworks, transition: Transition) -> Outputs:
     """Let the target copy choose the next action and value it (Mnih et al. 2015)."""
-    now, later = transition.inputs.halves()
+    now, later = transition.halves()
     with torch.no_grad():
         valuing = networks.target(later, False, networks.generator)
     return Outputs(networks.online(now, True, networks.generator), valuing, valuing)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from tickrate.algorithms.bodies import Body, make_body
 from tickrate.algorithms.dqn_config import DQNConfig
-from tickrate.algorithms.group_inputs import Inputs
+from tickrate.algorithms.group_inputs import GroupInputs
 from tickrate.algorithms.options import NetworkConfig
-from tickrate.nn.encoders import ObservationEncoder
 from tickrate.nn.export import ProgramWriter
+from tickrate.nn.features import VECTOR, FeatureNetwork, Inputs
 from tickrate.nn.noisy import NoisyLinear
 from tickrate.nn.normaliser import RunningNormaliser
 
@@ -31,8 +28,7 @@ class QNetwork(nn.Module):
 
     Args:
         config: the options.
-        columns: width of the vector, 0 if there is none.
-        picture_spaces: images and histories by path.
+        group: what the network reads.
         choices: number of choices of each part.
         atoms: outputs of a choice.
         generator: source of the initial weights (CPU).
@@ -41,19 +37,15 @@ class QNetwork(nn.Module):
     def __init__(
         self,
         config: DQNConfig,
-        columns: int,
-        picture_spaces: Mapping[str, spaces.Space[Any]],
+        group: GroupInputs,
         choices: tuple[int, ...],
         atoms: int,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self._choices, self._atoms = choices, atoms
-        self.encoder: ObservationEncoder | None = None
-        features = columns
-        if picture_spaces:
-            self.encoder = ObservationEncoder(config.encoder, picture_spaces, generator=generator)
-            features += self.encoder.features
+        self.features = FeatureNetwork(group.vector_size, group.pictures, config.encoder, generator=generator)
+        features = self.features.features
         noise = config.noise_scale if config.noisy else 0.0
         stream = config.network
         self.trunk: Body | None = None
@@ -72,14 +64,11 @@ class QNetwork(nn.Module):
         """Return outputs ``(rows, choices of all parts, atoms)``, float32.
 
         Args:
-            inputs: what the group reads, the vector normalised.
+            inputs: ``(rows, ...)`` each, the vectors normalised.
             learning: batch norm takes the batch's statistics and updates the running ones.
-            generator: source of noise and dropout; None: neither.
+            generator: source of noise, dropout and shifts of images; None: none of them.
         """
-        parts = [] if inputs.vector is None else [inputs.vector]
-        if self.encoder is not None:
-            parts.append(self.encoder(inputs.pictures))
-        x = torch.cat(parts, 1)
+        x = self.features(inputs, generator=generator)
         if self.trunk is not None:
             x = self.trunk(x, learning, generator)[0]
         rows = len(x)
@@ -91,10 +80,7 @@ class QNetwork(nn.Module):
 
     def write(self, writer: ProgramWriter, vector: str | None) -> str:
         """Write the network down without noise, from the normalised vector; distributions as they are."""
-        parts = [] if vector is None else [vector]
-        if self.encoder is not None:
-            parts.append(self.encoder.write(writer))
-        x = writer.concat(parts)
+        x = self.features.write(writer, vector)
         if self.trunk is not None:
             x = self.trunk.write(writer, x)
         advantages = self.advantages.write(writer, x)
@@ -145,25 +131,25 @@ class DQNNetworks(nn.Module):
     Args:
         config: the options.
         online: what learns.
-        columns: width of the vector, 0 if there is none.
+        vector_size: numbers in the vectors.
     """
 
-    def __init__(self, config: DQNConfig, online: QNetwork, columns: int) -> None:
+    def __init__(self, config: DQNConfig, online: QNetwork, vector_size: int) -> None:
         super().__init__()
         self.config, self.online = config, online
         self.target = copy.deepcopy(online).requires_grad_(False)
         self.normaliser: RunningNormaliser | None = None
-        if config.normalise_observations and columns:
-            self.normaliser = RunningNormaliser(columns)
+        if config.normalise_observations:
+            self.normaliser = RunningNormaliser(vector_size)
         self.generator: torch.Generator | None = None
-        """Source of noise and dropout while learning."""
+        """Source of noise, dropout and shifts of images while learning."""
         self._pairs: tuple[list[Tensor], list[Tensor]] | None = None  # listed once, after any .to(device)
 
     def normalised(self, inputs: Inputs) -> Inputs:
         """Return inputs as the networks read them."""
-        if self.normaliser is None or inputs.vector is None:
+        if self.normaliser is None:
             return inputs
-        return Inputs(self.normaliser(inputs.vector), inputs.pictures)
+        return {**inputs, VECTOR: self.normaliser(inputs[VECTOR])}
 
     @torch.no_grad()
     def move_target(self) -> None:

@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from tickrate.errors import ConfigError, suggest
 from tickrate.trees import categories
 
-MAX_COLUMNS = 1 << 16
-"""Most columns that the categories of one leaf may take as one-hot."""
+MAX_COLUMNS = 2048
+"""Most columns that the categories of one leaf may take as one-hot: a policy makes them by a dense layer."""
+
+LARGEST_CATEGORY = 1 << 24
+"""Whole numbers below this are exact in float32, in which a policy reads them."""
 
 _Write = Callable[[NDArray[Any], NDArray[np.float32]], None]
 """Writes a batch of a leaf, ``(batch, *leaf)``, into its columns, ``(batch, columns)``."""
@@ -46,6 +49,8 @@ class GroupPacker:
         self.paths = tuple(paths) or tuple(observation_spaces)
         if len(set(self.paths)) != len(self.paths):
             raise ConfigError(f"observation group {name!r} names a leaf twice: {list(self.paths)}")
+        self.one_hot: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]] | None] = {}
+        """Lowest and highest category of each part, by path; None for leaves that are copied."""
         self._columns: list[tuple[str, slice, _Write]] = []
         start = 0
         for path in self.paths:
@@ -55,6 +60,7 @@ class GroupPacker:
                     f"{list(observation_spaces)}.{suggest(path, observation_spaces)}"
                 )
             size, write = _writer(path, observation_spaces[path])
+            self.one_hot[path] = one_hot_bounds(observation_spaces[path])
             self._columns.append((path, slice(start, start + size), write))
             start += size
         self.size = start
@@ -67,6 +73,19 @@ class GroupPacker:
         for path, columns, write in self._columns:
             write(observation[path], out[:, columns])
 
+    def columns(self, path: str) -> slice | None:
+        """Return the columns of a leaf, None if it is not in the group."""
+        return next((columns for name, columns, _ in self._columns if name == path), None)
+
+
+def one_hot_bounds(space: spaces.Space[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return lowest and highest category of each part of a leaf that is read as one-hot, ``(parts,)`` each.
+
+    None for leaves that are read as they are.
+    """
+    bounds = None if isinstance(space, spaces.MultiBinary) else categories(space)
+    return None if bounds is None else (bounds[0].ravel(), bounds[1].ravel())
+
 
 def _writer(path: str, space: spaces.Space[Any]) -> tuple[int, _Write]:
     """Return a leaf's number of columns, and what writes them."""
@@ -77,18 +96,23 @@ def _writer(path: str, space: spaces.Space[Any]) -> tuple[int, _Write]:
                 "give it to an image encoder, or leave it out with observation groups"
             )
         return math.prod(space.shape), _copy
-    bounds = categories(space)
+    bounds = one_hot_bounds(space)
     if bounds is None:
         raise ConfigError(
             f"observation leaf {path!r} is a {type(space).__name__}: this algorithm reads Box, Discrete, "
             "MultiDiscrete and MultiBinary leaves; leave it out with observation groups"
         )
-    low, high = (bound.ravel() for bound in bounds)
+    low, high = bounds
     counts = high - low + 1
     if (columns := sum(counts.tolist())) > MAX_COLUMNS:
         raise ConfigError(
             f"observation leaf {path!r} is {space}: its categories would take {columns} columns, at most "
             f"{MAX_COLUMNS} are made; leave it out with observation groups, or observe it as a number (Box)"
+        )
+    if (largest := max(int(-low.min()), int(high.max()))) >= LARGEST_CATEGORY:
+        raise ConfigError(
+            f"observation leaf {path!r} is {space}: it has a category of the size {largest}, below {LARGEST_CATEGORY} "
+            "are possible; leave it out with observation groups"
         )
     return columns, _one_hot(low, high, np.cumsum(counts) - counts)
 

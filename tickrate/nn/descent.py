@@ -14,10 +14,10 @@ from tickrate.nn.optimisers import FusedOptimiser
 
 @runtime_checkable
 class Projected(Protocol):
-    """A network that keeps some of its weights at a fixed length."""
+    """A network whose weights have to be brought back to their lengths after each step."""
 
     def project(self) -> None:
-        """Bring them back to it; called after each step of the optimiser."""
+        """Bring the weights back to their lengths."""
         ...
 
 

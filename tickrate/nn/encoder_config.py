@@ -21,6 +21,9 @@ class EncoderConfig:
     """Edge of each kernel in pixels. DrQ: (3, 3, 3, 3)."""
     image_strides: tuple[int, ...] = (4, 2, 1)
     """Stride of each convolution in pixels. DrQ: (2, 1, 1, 1); it sees more, at six times the cost."""
+    image_shift: int = 4
+    """Pixels by which each image is shifted at random while learning (DrQ); 0: not at all. Usual: 4 at
+    84x84."""
     image_features: int = 64
     """Features of each image leaf, after a linear layer, layer norm and tanh. Usual: 50 to 512."""
     history_leaves: tuple[str, ...] = ()
@@ -46,5 +49,7 @@ class EncoderConfig:
                 raise ConfigError(f"{', '.join(names)} are {lists}: give one number each for every layer")
             if any(n < 1 for values in lists for n in values) or getattr(self, f"{kind}_features") < 1:
                 raise ConfigError(f"{', '.join(names)} and {kind}_features must be positive: {lists}")
+        if self.image_shift < 0:
+            raise ConfigError(f"image_shift is {self.image_shift}: it must be 0 (off) or positive")
         if self.history_along not in get_args(ConvolveAlong):
             raise ConfigError(f"history_along is {self.history_along!r}: one of {get_args(ConvolveAlong)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,11 +148,17 @@ class ObservationEncoder(nn.Module):
         except ConfigError as error:
             raise ConfigError(f"observation leaf {path!r}: {error}") from error
 
-    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+    def forward(
+        self,
+        observation: Mapping[str, Tensor],
+        augment: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """Encode a batch.
 
         Args:
             observation: leaves by path, ``(batch, *leaf)``, in their own dtypes.
+            augment: changes each image, ``(batch, channels, height, width)`` scaled, before its CNN, as
+                `tickrate.nn.augment.random_shift` does; None in evaluation.
 
         Returns:
             ``(batch, features)``, float32.
@@ -163,16 +169,12 @@ class ObservationEncoder(nn.Module):
             vectors = torch.cat([leaf.reshape(len(leaf), -1).float() for leaf in leaves], 1)
             parts.append(vectors if self.normaliser is None else self.normaliser(vectors))
         for path, encoder in zip([*self.image_paths, *self.history_paths], self.encoders, strict=True):
-            parts.append(encoder(self.picture(path, observation[path])))
+            x = self.picture(path, observation[path])
+            parts.append(encoder(augment(x) if augment is not None and path in self.image_paths else x))
         return torch.cat(parts, 1)
 
     def picture(self, path: str, leaf: Tensor) -> Tensor:
-        """Return an image or history as its convolutions read it: channels first, float32, images scaled.
-
-        Args:
-            path: of the leaf.
-            leaf: ``(batch, *leaf)``; images as uint8, or shifted by `random_shift` before.
-        """
+        """Return an image or history as its convolutions read it: channels first, float32, images scaled."""
         axes = self._axes[path]
         x = leaf.permute(0, *(1 + axis for axis in axes)).reshape(len(leaf), *self._shapes[path]).float()
         return x * (1.0 / 255.0) - 0.5 if path in self.image_paths else x
