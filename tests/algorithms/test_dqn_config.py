@@ -1,16 +1,20 @@
 """DQN's options refuse what cannot work, and its presets are what was published."""
 
+import re
 import subprocess
 import sys
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
-from dqn_kit import preset
+from dqn_kit import batch_of, make, preset
 
 from tickrate.algorithms.dqn_config import DQNConfig
 from tickrate.algorithms.options import NetworkConfig, Schedule
 from tickrate.config.experiment import dump_experiment, experiment_from_mapping
 from tickrate.config.loading import parse_yaml
 from tickrate.errors import ConfigError
+from tickrate.tracking import METRICS
 
 
 def test_published_recipes():
@@ -70,6 +74,15 @@ def test_impossible_values_are_refused_by_name(changes, words):
 def test_an_option_that_does_nothing_is_an_error(changes):
     with pytest.raises(ConfigError, match=f"algorithm.{next(iter(changes))} is set, but dqn does not use it"):
         preset("dqn", **changes)
+
+
+def test_the_page_names_every_option_and_metric():
+    page = (Path(__file__).parents[2] / "docs" / "algorithms" / "dqn.md").read_text(encoding="utf-8")
+    for option in fields(DQNConfig):
+        assert re.search(rf"^\| [^|]*`{option.name}`", page, re.M), option.name
+    for key in make(DQNConfig(batch_size=4)).update(batch_of(4)):
+        assert f"| `learn/{key}` |" in page, key
+        assert f"learn/{key}" in METRICS, key
 
 
 def test_options_load_no_torch():

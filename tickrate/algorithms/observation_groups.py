@@ -111,8 +111,8 @@ def _writer(path: str, space: spaces.Space[Any]) -> tuple[int, _Write]:
         )
     if (largest := max(int(-low.min()), int(high.max()))) >= LARGEST_CATEGORY:
         raise ConfigError(
-            f"observation leaf {path!r} is {space}: it has a category of the size {largest}, below {LARGEST_CATEGORY} "
-            "are possible; leave it out with observation groups"
+            f"observation leaf {path!r} is {space}: it has a category of the size {largest}, "
+            f"below {LARGEST_CATEGORY} are possible; leave it out with observation groups"
         )
     return columns, _one_hot(low, high, np.cumsum(counts) - counts)
 
