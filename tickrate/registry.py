@@ -77,6 +77,19 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "value_limit": "value_bins",
         },
     ),
+    "dqn": AlgorithmEntry(
+        "tickrate.algorithms.dqn_config:DQNConfig",
+        "tickrate.algorithms.dqn:DQN",
+        "torch:set_num_threads",
+        {name: f"tickrate.config:presets/algorithms/{name}.yaml" for name in ("dqn", "rainbow")},
+        "deep Q-learning for choices, and what grew out of it, up to Rainbow",
+        {
+            "value_low": "value_bins",
+            "value_high": "value_bins",
+            "noise_scale": "noisy",
+            "noisy_policies": "noisy",
+        },
+    ),
 }
 
 

@@ -52,3 +52,31 @@ def test_the_loss_is_the_cross_entropy():
     output = torch.tensor([[[0.25, 0.75]]]).log() + 3.0  # logits may be shifted
     loss = head.loss(output, torch.tensor([[0.5, 0.5]]))
     torch.testing.assert_close(loss, torch.tensor([[-0.5 * math.log(0.25) - 0.5 * math.log(0.75)]]))
+
+
+def test_values_between_uneven_limits():
+    head = CategoricalValues(3, 4.0, CPU, low=-2.0)  # values -2, 1, 4
+    torch.testing.assert_close(head.mean(torch.tensor([[[0.2, 0.3, 0.5]]]).log()), torch.tensor([[1.9]]))
+    # r = 1, discount 0.5: -2 -> 0, two thirds of the way from -2 to 1; 1 -> 1.5 and 4 -> 3, one sixth and two
+    # thirds of the way from 1 to 4.
+    following = torch.tensor([[0.3, 0.6, 0.1]])
+    target = head.target(torch.tensor([1.0]), torch.tensor([0.5]), following, torch.zeros(1))
+    expected = [0.3 / 3, 0.3 * 2 / 3 + 0.6 * 5 / 6 + 0.1 / 3, 0.6 / 6 + 0.1 * 2 / 3]
+    torch.testing.assert_close(target, torch.tensor([expected]))
+    torch.testing.assert_close(head.target_mean(target), torch.tensor([0.6 * 1.5 + 0.1 * 3.0]))
+    # Beyond the limits, on either side.
+    ends = head.target(torch.tensor([-9.0, 9.0]), torch.zeros(2), following.repeat(2, 1), torch.zeros(2))
+    torch.testing.assert_close(ends, torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
+
+
+def test_what_a_target_takes_and_how_far_outputs_are_from_it():
+    scalar, head = ScalarValues(), CategoricalValues(2, 1.0, CPU)
+    torch.testing.assert_close(scalar.belief(torch.tensor([[3.0], [4.0]])), torch.tensor([3.0, 4.0]))
+    torch.testing.assert_close(
+        scalar.surprise(torch.tensor([[[3.0], [4.0]]]), torch.tensor([5.0, 4.0])), torch.tensor([[2.0, 0.0]])
+    )
+    output = torch.tensor([[[0.25, 0.75], [0.5, 0.5]]]).log() + 2.0
+    torch.testing.assert_close(head.belief(output[0]), torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
+    divergence = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
+    target = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    torch.testing.assert_close(head.surprise(output, target), torch.tensor([[divergence, 0.0]]))

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons as batched ensembles, with batch or layer normalisation and dropout."""
+"""Multi-layer perceptrons as batched ensembles, with batch or layer normalisation, dropout and noise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tickrate.nn.ensemble import EnsembleBatchNorm, EnsembleLayerNorm, EnsembleLinear, dropout
 from tickrate.nn.export import ProgramWriter
+from tickrate.nn.noisy import NoisyLinear
 
 
 class EnsembleMLP(nn.Module):
@@ -22,13 +23,14 @@ class EnsembleMLP(nn.Module):
         members: number of networks.
         inputs: features in.
         hidden: widths of the hidden layers.
-        outputs: features out.
+        outputs: features out; None: the network ends with the ReLU of its last hidden layer.
         norm: the norm, if any.
         drop: share of each hidden layer's outputs that dropout sets to zero.
         unit_weights: `project` keeps the weights of each hidden unit at length 1.
         generator: source of the initial weights (CPU).
         last_gain: factor on the initial weights of the last layer.
         momentum: of the batch norm's running statistics.
+        noise: scale of the noise on all weights (`NoisyLinear`); 0: plain weights.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class EnsembleMLP(nn.Module):
         members: int,
         inputs: int,
         hidden: Sequence[int],
-        outputs: int,
+        outputs: int | None,
         *,
         norm: Literal["none", "batch", "layer"] = "none",
         drop: float = 0.0,
@@ -44,16 +46,21 @@ class EnsembleMLP(nn.Module):
         generator: torch.Generator,
         last_gain: float = 1.0,
         momentum: float = 0.01,
+        noise: float = 0.0,
     ) -> None:
         super().__init__()
-        self.members, self.drop = members, drop
-        widths = [inputs, *hidden, outputs]
-        gains = [1.0] * len(hidden) + [last_gain]
-        units = [unit_weights] * len(hidden) + [False]
-        layers = [
-            EnsembleLinear(members, a, b, generator=generator, gain=gain, unit=unit)
-            for a, b, gain, unit in zip(widths[:-1], widths[1:], gains, units, strict=True)
-        ]
+        self.members, self.drop, self._hidden = members, drop, len(hidden)
+        widths = [inputs, *hidden] if outputs is None else [inputs, *hidden, outputs]
+
+        def linear(i: int) -> EnsembleLinear | NoisyLinear:
+            inner, (a, b) = i < len(hidden), widths[i : i + 2]
+            gain = 1.0 if inner else last_gain
+            if noise:
+                return NoisyLinear(members, a, b, generator=generator, scale=noise, gain=gain)
+            unit = unit_weights and inner
+            return EnsembleLinear(members, a, b, generator=generator, gain=gain, unit=unit)
+
+        layers = [linear(i) for i in range(len(widths) - 1)]
         batch, layer = norm == "batch", norm == "layer"
         norms = [EnsembleBatchNorm(members, width, momentum=momentum) for width in widths[:-1] if batch]
         layer_norms = [EnsembleLayerNorm(members, width) for width in hidden if layer]
@@ -61,6 +68,7 @@ class EnsembleMLP(nn.Module):
         self.layer_norms = nn.ModuleList(layer_norms)
         before: list[EnsembleBatchNorm | None] = [*norms] if batch else [None] * len(layers)
         after: list[EnsembleLayerNorm | None] = [*layer_norms, None] if layer else [None] * len(layers)
+        after = after[: len(layers)]
         self.blocks = list(zip(before, layers, after, strict=True))
         """Each affine layer with the batch norm before it and the layer norm behind it, or None."""
 
@@ -72,15 +80,14 @@ class EnsembleMLP(nn.Module):
         Args:
             x: the input, float32.
             batch_statistics: batch norm uses the batch's statistics and updates the running ones.
-            generator: source of dropout's random numbers; without it nothing is dropped.
+            generator: source of the random numbers of dropout and noise; without it there is neither.
         """
         y = x.expand(self.members, *x.shape)
-        last = len(self.layers) - 1
         for i, (norm, layer, layer_norm) in enumerate(self.blocks):
             if norm is not None:
                 y = norm(y, batch_statistics)
-            y = layer(y)
-            if i == last:
+            y = layer(y, generator) if isinstance(layer, NoisyLinear) else layer(y)
+            if i == self._hidden:
                 break
             if self.drop and generator is not None:
                 y = dropout(y, self.drop, generator)
@@ -95,13 +102,13 @@ class EnsembleMLP(nn.Module):
             layer.project()
 
     def write(self, writer: ProgramWriter, x: str, member: int = 0) -> str:
-        """Write one member down, batch norm with its running statistics, without dropout."""
+        """Write one member down, batch norm with its running statistics, without dropout and noise."""
         for i, (norm, layer, layer_norm) in enumerate(self.blocks):
             if norm is not None:
                 x = norm.write(writer, x, member)
             x = layer.write(writer, x, member)
             if layer_norm is not None:
                 x = layer_norm.write(writer, x, member)
-            if i != len(self.blocks) - 1:
+            if i < self._hidden:
                 x = writer.activation(x, "relu")
         return x

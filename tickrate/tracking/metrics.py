@@ -74,6 +74,18 @@ METRICS: dict[str, Metric] = {
     "learn/q_mean": Metric(
         "reward", "Q", "Mean value that the critics give to the stored actions of a batch."
     ),
+    "learn/q_loss": Metric(
+        "", "Q loss", "Mean loss of DQN over a batch: of its errors, or the cross-entropy of distributions."
+    ),
+    "learn/q_gradient": Metric("", "Q gradient", "Length of DQN's gradient before any cut."),
+    "learn/target_mean": Metric("reward", "target", "Mean value that the targets of a batch have."),
+    "learn/td_error": Metric(
+        "reward", "TD error", "Mean absolute difference between DQN's values and their targets."
+    ),
+    "learn/epsilon": Metric("", "epsilon", "Probability of a random action in the newest policy of DQN."),
+    "learn/skipped_updates": Metric(
+        "updates", "skipped", "Batches left out because a value in them could not be; should be 0."
+    ),
     "learn/policy_lag_versions": Metric(
         "versions", "lag", "Newest policy version minus the version that made the newest stored row."
     ),
