@@ -65,14 +65,36 @@ METRICS: dict[str, Metric] = {
     "learn/updates_per_step": Metric(
         "updates", "updates/step", "Updates made per training step after the warm-up; the effective ratio."
     ),
-    "learn/critic_loss": Metric("", "critic loss", "Mean squared error of the critics against their target."),
-    "learn/actor_loss": Metric("", "actor loss", "Mean of alpha * log-probability minus Q over a batch."),
+    "learn/critic_loss": Metric(
+        "",
+        "critic loss",
+        "Mean loss over a batch, summed over the critics: half the squared error, or the cross-entropy of "
+        "distributions.",
+    ),
+    "learn/actor_loss": Metric(
+        "",
+        "actor loss",
+        "Mean of alpha * log-probability minus Q over a batch; while cloning, minus the log-likelihood.",
+    ),
     "learn/alpha": Metric("", "alpha", "Entropy temperature: weight of entropy against reward."),
     "learn/entropy": Metric(
         "nats", "entropy", "Mean entropy estimate (minus log-probability) of the policy."
     ),
     "learn/q_mean": Metric(
         "reward", "Q", "Mean value that the critics give to the stored actions of a batch."
+    ),
+    "learn/target_mean": Metric("reward", "target", "Mean value that the targets of a batch have."),
+    "learn/critic_gradient": Metric(
+        "", "critic gradient", "Length of the last gradient of all critics together, before any cut."
+    ),
+    "learn/actor_gradient": Metric(
+        "", "actor gradient", "Length of the last gradient of the actor, before any cut."
+    ),
+    "learn/skipped_updates": Metric(
+        "updates",
+        "skipped",
+        "Updates left out because their batch held a number that is not finite, or a category that does not "
+        "exist; should be 0.",
     ),
     "learn/policy_lag_versions": Metric(
         "versions", "lag", "Newest policy version minus the version that made the newest stored row."
