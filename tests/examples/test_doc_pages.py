@@ -1,14 +1,17 @@
 """The code on the documentation pages runs, top to bottom, on a fake clock."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+import tyro
 
 import tickrate.clock
 from tickrate import errors
-from tickrate.__main__ import COMMANDS, ROLES
+from tickrate.__main__ import COMMANDS, ROLES, main
+from tickrate.cli.train import TrainOptions, resolve_options
 from tickrate.config.experiment import experiment_from_mapping
 from tickrate.config.loading import parse_yaml
 from tickrate.runtime.environments import DelayConfig, open_environment
@@ -47,7 +50,7 @@ def save_files(page: str, folder: Path) -> list[str]:
     return rest
 
 
-@pytest.mark.parametrize("page", ["tutorial_drone.md", "testing.md", "delays.md", OWN])
+@pytest.mark.parametrize("page", ["tutorial_drone.md", "testing.md", "delays.md", "algorithms/README.md", OWN])
 def test_the_code_of_a_page_runs(page, monkeypatch, capsys, at_home):
     clock = FakeClock(start=1.0)
     for module in ("realtime.env", "testing.contracts"):
@@ -55,7 +58,7 @@ def test_the_code_of_a_page_runs(page, monkeypatch, capsys, at_home):
     monkeypatch.setattr("tickrate.realtime.dummy_drone.now", clock.now)
     monkeypatch.setattr(tickrate.clock, "sleep", clock.advance)
     blocks = save_files(page, at_home)
-    assert len(blocks) >= 3
+    assert len(blocks) >= 3 or page == "algorithms/README.md"
     if page == OWN:
         (at_home / "my_presets").mkdir()
         for name, preset in (("quick", code(page, "yaml")[1]), ("slow", "{}\n")):
@@ -95,6 +98,24 @@ def test_the_commands_of_a_page_exist(page):
     assert names <= {*COMMANDS, *ROLES}
 
 
+def test_the_commands_of_the_page_on_cloning_are_ones_and_its_expert_is_one(at_home, capsys):
+    page = "algorithms/cloning.md"
+    assert not save_files(page, at_home)
+    lines = [shlex.split(line) for block in code(page, "bash") for line in block.splitlines()]
+    (recording,) = [line[2:] for line in lines if line[1] == "record"]
+    assert main(["record", *recording, "--episodes", "2"]) == 0
+    returns = [float(number) for number in re.findall(r"episode: return (-?[\d.]+)", capsys.readouterr().out)]
+    assert len(returns) == 2
+    assert min(returns) > -500  # random torques earn about -1200
+    runs = [tyro.cli(TrainOptions, args=line[2:]) for line in lines if line[1] == "train"]
+    made = {run.name: resolve_options(run)[0] for run in runs if run.resume is None}
+    assert list(made) == ["mixed", "started", "cloned"]
+    assert made["started"].algorithm.settings.cloning_updates == 1000
+    cloned = made["cloned"]
+    assert cloned.algorithm.settings.cloning_updates == cloned.trainer.offline_updates == 5000
+    assert [str(run.resume) for run in runs if run.resume] == ["runs/cloned"]
+
+
 def test_the_table_of_errors_names_every_way_of_not_getting_in():
     text = (DOCS / "cluster.md").read_text(encoding="utf-8")
     named = {getattr(errors, name) for name in re.findall(r"^\| `([A-Z]\w+)` \|", text, re.M)}
@@ -107,9 +128,10 @@ def test_the_table_of_errors_names_every_way_of_not_getting_in():
 
 
 def test_the_experiments_of_the_page_on_delays_are_ones():
-    text = (DOCS / "delays.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
-    first, drone = (experiment_from_mapping(parse_yaml(block, "delays.md")) for block in blocks)
+    blocks = code("delays.md", "yaml")
+    first, drone, corrected = (experiment_from_mapping(parse_yaml(block, "delays.md")) for block in blocks)
     assert first.environment.delays == DelayConfig(action=(3, 5), observation=0)
     assert drone.serial
     open_environment(drone.environment).close()
+    longest = corrected.environment.delays.longest
+    assert corrected.algorithm.settings.delay_correction == longest + 1
