@@ -50,7 +50,9 @@ def save_files(page: str, folder: Path) -> list[str]:
     return rest
 
 
-@pytest.mark.parametrize("page", ["tutorial_drone.md", "testing.md", "delays.md", "algorithms/README.md", OWN])
+@pytest.mark.parametrize(
+    "page", ["tutorial_drone.md", "testing.md", "delays.md", "algorithms/README.md", OWN]
+)
 def test_the_code_of_a_page_runs(page, monkeypatch, capsys, at_home):
     clock = FakeClock(start=1.0)
     for module in ("realtime.env", "testing.contracts"):

@@ -102,12 +102,13 @@ def test_what_is_not_there_is_named():
         options_table("test_options_page:Silent")
     with pytest.raises(ConfigError, match="not a dataclass of options"):
         options_table("test_options_page:name")
-    with pytest.raises(ConfigError, match="no metric 'learn/q_men'.*Did you mean 'learn/q_mean'"):
+    with pytest.raises(ConfigError, match=r"no metric 'learn/q_men'.*Did you mean 'learn/q_mean'"):
         metrics_table("learn/q_mean learn/q_men")
 
 
 @pytest.mark.parametrize(
-    "page", ["", "<!-- options: a:b -->\n", "<!-- presets: x -->\n<!-- metrics: learn/q_mean -->\n<!-- end -->"]
+    "page",
+    ["", "<!-- options: a:b -->\n", "<!-- presets: x -->\n<!-- metrics: learn/q_mean -->\n<!-- end -->"],
 )
 def test_a_page_without_a_whole_place_for_a_table_is_refused(page):
     with pytest.raises(ConfigError, match="its own '<!-- end -->'"):

@@ -80,8 +80,8 @@ class SACConfig:
     learn_temperature: bool = True
     """Adjust alpha so that the policy's entropy meets the target; False keeps it, or follows the schedule."""
     final_temperature: float | None = None
-    """Alpha after ``schedule_updates``, in a straight line; only where it is not learned. Usual: a tenth of the
-    first."""
+    """Alpha after ``schedule_updates``, in a straight line; only where it is not learned. Usual: a tenth of
+    the first."""
     target_entropy_per_dim: float = -1.0
     """Target entropy a component of a continuous action, scaled to [-1, 1], in nats. Usual: -1 to -0.5."""
     final_target_entropy_per_dim: float | None = None
@@ -89,7 +89,8 @@ class SACConfig:
     target_entropy_share: float = 0.3
     """Target entropy of discrete choices, as a share of the largest possible. Usual: 0.1 to 0.7."""
     schedule_updates: int = 0
-    """Updates that the schedules of the temperature or the target entropy take. Usual: those of half the run."""
+    """Updates that the two schedules above take, of alpha or of the target entropy. Usual: those of half the
+    run."""
 
     log_std_offset: float = 0.0
     """Added to the network's log_std before it is clamped: where exploration starts. Usual: -0.5 to 0."""

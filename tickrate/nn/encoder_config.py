@@ -20,8 +20,8 @@ class EncoderConfig:
     image_kernels: tuple[int, ...] = (8, 4, 3)
     """Edge of each kernel in pixels. Usual: the default, or DrQ's (3, 3, 3, 3)."""
     image_strides: tuple[int, ...] = (4, 2, 1)
-    """Stride of each convolution in pixels. DrQ's network sees more, at six times the cost. Usual: the default,
-    or DrQ's (2, 1, 1, 1)."""
+    """Stride of each convolution in pixels. DrQ's network sees more, at six times the cost. Usual: the
+    default, or DrQ's (2, 1, 1, 1)."""
     image_shift: int = 4
     """Pixels by which each image is shifted at random while learning (DrQ); 0: not at all. Usual: 4 at
     84x84."""
