@@ -1,7 +1,9 @@
 """One SAC update: what it computes with, what it leaves alone, what it survives, and what comes back."""
 
 import logging
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tickrate.algorithms.sac import SAC
 from tickrate.errors import ConfigError, PolicyError, RunFolderError
 from tickrate.nn.features import VECTOR
 from tickrate.policy import Policy
+from tickrate.tracking import check_keys
 
 SMALL = {"actor": {"hidden": [16, 16]}, "critic": {"hidden": [16, 16]}, "batch_size": 16}
 RECIPES = {name: preset(name, **SMALL) for name in ("sac", "live")}
@@ -274,3 +277,13 @@ def test_action_spaces_that_sac_cannot_act_in_are_refused(space):
             period_s=0.0,
             action_buffer_length=0,
         )
+
+
+def test_the_page_lists_every_metric_that_is_reported(config, make_sac, make_batch):
+    sac = make_sac(config)
+    for _ in range(3):
+        metrics = sac.update(make_batch())
+    text = (Path(__file__).parents[2] / "docs" / "algorithms" / "sac.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"<!-- metrics: (.*) -->", text)
+    assert {f"learn/{name}" for name in metrics} == set(listed.split())
+    check_keys(listed.split())

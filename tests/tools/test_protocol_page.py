@@ -10,7 +10,8 @@ import pytest
 
 from tickrate.errors import ConfigError
 from tickrate.runtime.overview import Overview, TrainerView, WorkerView, read_overview
-from tickrate.tools.protocol_page import MESSAGES, field_docstrings, make_page
+from tickrate.tools.field_docstrings import field_docstrings
+from tickrate.tools.protocol_page import MESSAGES, make_page
 from tickrate.wire import messages
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"

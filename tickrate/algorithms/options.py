@@ -89,7 +89,8 @@ class OptimiserConfig:
     """Learning rate at the end of ``decay_updates``, as a share of the first; then it stays. Usual: 0.1 to
     1."""
     decay_updates: int = 0
-    """Updates over which the learning rate falls, in half a cosine, to ``final_share``. 0: it stays."""
+    """Updates over which the learning rate falls, in half a cosine, to ``final_share``. 0: it stays.
+    Usual: 0, or those of the whole run."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.

@@ -42,7 +42,8 @@ class SACConfig:
     critics: int = 2
     """Number of critics. Usual: 2; 10 (REDQ)."""
     target_critics: int = 0
-    """Critics drawn anew for each update whose smallest value is the target (REDQ's M); 0: all. Usual: 2."""
+    """Critics drawn anew for each update whose smallest value is the target (REDQ's M); 0: all. Usual: 0; 2
+    (REDQ)."""
     actor_value: Literal["least", "mean"] = "least"
     """What the actor climbs: the smallest critic's value (SAC), or the mean of all (REDQ, DroQ)."""
     value_bins: int = 0
@@ -74,19 +75,22 @@ class SACConfig:
     """Length to which longer gradients of a network are cut; 0: they are left alone. Usual: 0 or 10."""
 
     initial_temperature: float = 1.0
-    """Entropy coefficient alpha at the start, in units of reward. Small rewards a step want about 0.01."""
+    """Entropy coefficient alpha at the start, in units of reward. Small rewards a step want
+    about 0.01. Usual: 0.01 to 1."""
     learn_temperature: bool = True
     """Adjust alpha so that the policy's entropy meets the target; False keeps it, or follows the schedule."""
     final_temperature: float | None = None
-    """Alpha after ``schedule_updates``, in a straight line; only where it is not learned."""
+    """Alpha after ``schedule_updates``, in a straight line; only where it is not learned. Usual: a tenth of
+    the first."""
     target_entropy_per_dim: float = -1.0
     """Target entropy a component of a continuous action, scaled to [-1, 1], in nats. Usual: -1 to -0.5."""
     final_target_entropy_per_dim: float | None = None
-    """The same after ``schedule_updates``, in a straight line; None: it stays."""
+    """The same after ``schedule_updates``, in a straight line; None: it stays. Usual: -2 to -1."""
     target_entropy_share: float = 0.3
     """Target entropy of discrete choices, as a share of the largest possible. Usual: 0.1 to 0.7."""
     schedule_updates: int = 0
-    """Updates that the two schedules above take."""
+    """Updates that the two schedules above take, of alpha or of the target entropy. Usual: those of half the
+    run."""
 
     log_std_offset: float = 0.0
     """Added to the network's log_std before it is clamped: where exploration starts. Usual: -0.5 to 0."""
@@ -95,10 +99,11 @@ class SACConfig:
     log_std_max: float = 2.0
     """Upper clamp of log_std. Usual: 1 to 2."""
     actor_last_gain: float = 1.0
-    """Factor on an ``mlp`` actor's initial last layer; 0.1 starts near the middle of the action range."""
+    """Factor on an ``mlp`` actor's initial last layer; 0.1 starts near the middle of the action range.
+    Usual: 0.1 or 1."""
     noise_correlation: float = 0.0
-    """Correlation rho of the exploration noise from step to step (AR(1), unit variance), in [0, 1). Live
-    systems with mass want about 0.8; 0 is SAC's white noise."""
+    """Correlation rho of the exploration noise from step to step (AR(1), unit variance), in [0, 1). 0 is
+    SAC's white noise. Usual: 0; about 0.8 for live systems with mass."""
     noise_hold: int = 1
     """Most steps for which exploration noise is held; the number is drawn anew, n with a weight of 1/n^2
     (FlashSAC). 1: new noise at every step. Usual: 1 or 16."""

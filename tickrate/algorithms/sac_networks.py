@@ -8,52 +8,14 @@ import math
 import torch
 from torch import Tensor, nn
 
+from tickrate.algorithms.bodies import Body, make_body
 from tickrate.algorithms.group_inputs import GroupInputs
-from tickrate.algorithms.options import NetworkConfig
 from tickrate.algorithms.sac_config import SACConfig
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.features import VECTOR, FeatureNetwork, Inputs
-from tickrate.nn.mlp import EnsembleMLP
 from tickrate.nn.normaliser import RunningNormaliser
 from tickrate.nn.policy_heads import PolicyHead
-from tickrate.nn.residual import EnsembleResidual
 from tickrate.nn.value_heads import ValueHead
-
-Body = EnsembleMLP | EnsembleResidual
-
-
-def make_body(
-    config: NetworkConfig,
-    members: int,
-    inputs: int,
-    outputs: int,
-    generator: torch.Generator,
-    last_gain: float = 1.0,
-) -> Body:
-    """Return the networks that a configuration describes."""
-    if config.kind == "residual":
-        return EnsembleResidual(
-            members,
-            inputs,
-            config.hidden[0],
-            len(config.hidden),
-            outputs,
-            expansion=config.expansion,
-            generator=generator,
-            momentum=config.batch_norm_momentum,
-        )
-    return EnsembleMLP(
-        members,
-        inputs,
-        config.hidden,
-        outputs,
-        norm=config.norm,
-        drop=config.dropout,
-        unit_weights=config.unit_weights,
-        generator=generator,
-        last_gain=last_gain,
-        momentum=config.batch_norm_momentum,
-    )
 
 
 class Part(nn.Module):

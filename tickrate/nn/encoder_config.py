@@ -16,11 +16,12 @@ class EncoderConfig:
 
     image_channels: tuple[int, ...] = (32, 64, 64)
     """Channels of each convolution over images. The default is the Atari network (Mnih et al. 2015), for
-    84x84 (7x7 remain) and 64x64 (4x4); DrQ's is (32, 32, 32, 32)."""
+    84x84 (7x7 remain) and 64x64 (4x4). Usual: the default, or DrQ's (32, 32, 32, 32)."""
     image_kernels: tuple[int, ...] = (8, 4, 3)
-    """Edge of each kernel in pixels. DrQ: (3, 3, 3, 3)."""
+    """Edge of each kernel in pixels. Usual: the default, or DrQ's (3, 3, 3, 3)."""
     image_strides: tuple[int, ...] = (4, 2, 1)
-    """Stride of each convolution in pixels. DrQ: (2, 1, 1, 1); it sees more, at six times the cost."""
+    """Stride of each convolution in pixels. DrQ's network sees more, at six times the cost. Usual: the
+    default, or DrQ's (2, 1, 1, 1)."""
     image_shift: int = 4
     """Pixels by which each image is shifted at random while learning (DrQ); 0: not at all. Usual: 4 at
     84x84."""
@@ -29,13 +30,13 @@ class EncoderConfig:
     history_leaves: tuple[str, ...] = ()
     """Leaves ``(time, features)`` that go through a 1-D CNN of their own; all others are flattened."""
     history_channels: tuple[int, ...] = (32, 32)
-    """Channels of each convolution over histories."""
+    """Channels of each convolution over histories. Usual: 16 to 64 each."""
     history_kernels: tuple[int, ...] = (3, 3)
-    """Length of each kernel, in steps or neighbouring features."""
+    """Length of each kernel, in steps or neighbouring features. Usual: 3 to 5."""
     history_strides: tuple[int, ...] = (1, 1)
-    """Stride of each convolution over histories."""
+    """Stride of each convolution over histories. Usual: 1 or 2."""
     history_features: int = 64
-    """Features of each such leaf, after a linear layer, layer norm and tanh."""
+    """Features of each such leaf, after a linear layer, layer norm and tanh. Usual: 32 to 128."""
     history_along: ConvolveAlong = "time"
     """Which axis the kernels move along. ``time``: long histories. ``features``: neighbouring features belong
     together, as the beams of a LIDAR; the steps are the channels."""

@@ -5,12 +5,9 @@ A test fails when the page differs; ``python -m tickrate.tools.protocol_page doc
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-import re
 import sys
-import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +26,7 @@ from tickrate.runtime import (
     report_queue,
     trainer,
 )
+from tickrate.tools.field_docstrings import field_docstrings, one_line
 from tickrate.wire import delivery, messages, zenoh_hub
 
 MESSAGES: tuple[type[messages.Message], ...] = (
@@ -228,30 +226,7 @@ def _said_elsewhere() -> dict[str, str]:
 
 
 def _docstring(kind: type[Any]) -> str:
-    return _one_line(inspect.getdoc(kind) or "").replace(" Build it with", "\nBuild it with").split("\n")[0]
-
-
-def field_docstrings(kind: type[Any]) -> dict[str, str]:
-    """Return the docstring below each field of a class, in one line.
-
-    Fields that share the docstring of a field of the same name in another message (see `Ping`) keep it.
-    """
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-        ):
-            found[field.target.id] = _one_line(str(text.value.value))
-    return found
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"``(.*?)``", r"`\1`", " ".join(text.split()))
+    return one_line(inspect.getdoc(kind) or "").replace(" Build it with", "\nBuild it with").split("\n")[0]
 
 
 if __name__ == "__main__":

@@ -65,8 +65,17 @@ METRICS: dict[str, Metric] = {
     "learn/updates_per_step": Metric(
         "updates", "updates/step", "Updates made per training step after the warm-up; the effective ratio."
     ),
-    "learn/critic_loss": Metric("", "critic loss", "Mean squared error of the critics against their target."),
-    "learn/actor_loss": Metric("", "actor loss", "Mean of alpha * log-probability minus Q over a batch."),
+    "learn/critic_loss": Metric(
+        "",
+        "critic loss",
+        "Mean loss over a batch, summed over the critics: half the squared error, or the cross-entropy of "
+        "distributions.",
+    ),
+    "learn/actor_loss": Metric(
+        "",
+        "actor loss",
+        "Mean of alpha * log-probability minus Q over a batch; while cloning, minus the log-likelihood.",
+    ),
     "learn/alpha": Metric("", "alpha", "Entropy temperature: weight of entropy against reward."),
     "learn/entropy": Metric(
         "nats", "entropy", "Mean entropy estimate (minus log-probability) of the policy."
@@ -78,13 +87,22 @@ METRICS: dict[str, Metric] = {
         "", "Q loss", "Mean loss of DQN over a batch: of its errors, or the cross-entropy of distributions."
     ),
     "learn/q_gradient": Metric("", "Q gradient", "Length of DQN's gradient before any cut."),
-    "learn/target_mean": Metric("reward", "target", "Mean value that the targets of a batch have."),
     "learn/td_error": Metric(
         "reward", "TD error", "Mean absolute difference between DQN's values and their targets."
     ),
     "learn/epsilon": Metric("", "epsilon", "Probability of a random action in the newest policy of DQN."),
+    "learn/target_mean": Metric("reward", "target", "Mean value that the targets of a batch have."),
+    "learn/critic_gradient": Metric(
+        "", "critic gradient", "Length of the last gradient of all critics together, before any cut."
+    ),
+    "learn/actor_gradient": Metric(
+        "", "actor gradient", "Length of the last gradient of the actor, before any cut."
+    ),
     "learn/skipped_updates": Metric(
-        "updates", "skipped", "Batches left out because a value in them could not be; should be 0."
+        "updates",
+        "skipped",
+        "Updates left out because their batch held a number that is not finite, or a category that does not "
+        "exist; should be 0.",
     ),
     "learn/policy_lag_versions": Metric(
         "versions", "lag", "Newest policy version minus the version that made the newest stored row."
