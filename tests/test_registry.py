@@ -7,6 +7,7 @@ from importlib import resources
 import pytest
 
 from tickrate import registry
+from tickrate.config.experiment import Experiment
 from tickrate.errors import ConfigError
 
 
@@ -22,7 +23,10 @@ def test_algorithms_and_their_presets_exist(entry):
     config = registry.resolve(entry.config)
     assert callable(registry.resolve(entry.build))
     assert callable(registry.resolve(entry.limit_threads))
-    assert {*entry.used_only_with, *entry.used_only_with.values()} <= {f.name for f in fields(config)}
+    switches = {switch for switch in entry.used_only_with.values() if "." not in switch}
+    assert {*entry.used_only_with, *switches} <= {f.name for f in fields(config)}
+    for section, _, key in (s.partition(".") for s in {*entry.used_only_with.values()} - switches):
+        assert hasattr(getattr(Experiment(), section), key)
     for preset, where in entry.presets.items():
         package, _, path = where.partition(":")
         assert resources.files(package).joinpath(path).is_file(), preset

@@ -39,7 +39,8 @@ class AlgorithmEntry:
             ``trainer``, given as ``package:path``; the first is the default. None: the configuration's own
             defaults.
         summary: one line for lists.
-        used_only_with: options that do something only while another one, a switch, is on: option -> switch.
+        used_only_with: options that do something only while another one, a switch, is on: option -> switch,
+            another option of the algorithm, or one of another section (``replay.demonstrations``).
     """
 
     config: str
@@ -75,6 +76,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "target_rate": "target_network",
             "target_entropy_per_dim": "learn_temperature",
             "value_limit": "value_bins",
+            "cloning_updates": "replay.demonstrations",
         },
     ),
     "dqn": AlgorithmEntry(

@@ -61,6 +61,11 @@ def test_presets_take_changes_key_by_key():
         ({"final_temperature": 0.1, "learn_temperature": False}, "schedule_updates is 0"),
         ({"schedule_updates": 10}, "schedule_updates is 10"),
         ({"noise_correlation": 0.5, "noise_hold": 4}, "choose one"),
+        ({"memory_units": 8}, "sac.memory is 'none'"),
+        ({"memory": "gru", "burn_in": 16}, "nothing is left to learn from"),
+        ({"memory": "gru", "delay_correction": 3}, "cannot be used together"),
+        ({"delay_correction": 1}, "2 steps or more"),
+        ({"shared_encoder": True, "groups": {"actor": ("a",)}}, "must read the same leaves"),
     ],
 )
 def test_impossible_values_are_refused_by_name(changes, words):
@@ -77,6 +82,7 @@ def test_impossible_values_are_refused_by_name(changes, words):
         ({"batch_norm_momentum": 0.0}, "batch_norm_momentum is 0.0"),
         ({"kind": "residual", "hidden": (8, 16)}, "one width"),
         ({"kind": "residual", "norm": "batch"}, "has its own norms"),
+        ({"kind": "residual", "unit_weights": True}, "has its own norms"),
         ({"expansion": 2}, "kind is 'mlp'"),
         ({"unit_weights": True}, "needs norm 'batch'"),
     ],

@@ -58,10 +58,10 @@ class NetworkConfig:
             raise ConfigError(
                 f"hidden is {list(self.hidden)}: residual blocks have one width, e.g. [256, 256]"
             )
-        if self.norm != "none" or self.dropout:
+        if self.norm != "none" or self.dropout or self.unit_weights:
             raise ConfigError(
-                f"norm is {self.norm!r} and dropout {self.dropout}: kind 'residual' has its own norms; "
-                "leave them out"
+                f"norm is {self.norm!r}, dropout {self.dropout}, unit_weights {self.unit_weights}: kind "
+                "'residual' has its own norms and unit weights; leave them out"
             )
 
     @property

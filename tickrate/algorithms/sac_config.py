@@ -224,6 +224,10 @@ class SACConfig:
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"sac.{name} is {getattr(self, name)}: it must be at least {least}")
+        if self.memory == "none":
+            for name in ("memory_units", "sequence_length", "burn_in"):
+                if getattr(self, name) != getattr(type(self), name):
+                    raise ConfigError(f"sac.{name} is {getattr(self, name)}, but sac.memory is 'none'")
         if self.memory != "none" and self.burn_in >= self.sequence_length:
             raise ConfigError(
                 f"sac.burn_in is {self.burn_in} of sequences of {self.sequence_length}: "

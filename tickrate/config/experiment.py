@@ -137,7 +137,7 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
     rest.pop("algorithm", None)
     experiment = from_mapping(Experiment, rest)
     _check_offline(experiment)
-    algorithm = _algorithm(name, entry, base.get("algorithm", {}), settings)
+    algorithm = _algorithm(name, entry, base.get("algorithm", {}), settings, experiment)
     return dataclasses.replace(experiment, algorithm=algorithm)
 
 
@@ -198,16 +198,22 @@ def _over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _algorithm(
-    name: str, entry: registry.AlgorithmEntry, base: Mapping[str, Any], settings: Mapping[str, Any]
+    name: str,
+    entry: registry.AlgorithmEntry,
+    base: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    experiment: Experiment,
 ) -> AlgorithmConfig:
     kind = _settings_kind(entry)
     before = from_mapping(kind, base, "algorithm")
     result = from_mapping(kind, _over(base, settings), "algorithm")
     for option, switch in entry.used_only_with.items():
         changed = option in settings and getattr(result, option) != getattr(before, option)
-        if changed and not getattr(result, switch):
+        section, _, key = switch.rpartition(".")
+        if changed and not getattr(getattr(experiment, section) if section else result, key):
             raise ConfigError(
-                f"algorithm.{option} is set, but {name} does not use it here: algorithm.{switch} is off"
+                f"algorithm.{option} is set, but {name} does not use it here: "
+                f"{section or 'algorithm'}.{key} is off"
             )
     return AlgorithmConfig(name=name, settings=result)
 

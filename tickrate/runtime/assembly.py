@@ -123,6 +123,7 @@ class LearnerParts:
         Raises:
             ConfigError: if it cannot learn in these spaces.
         """
+        device = {} if self.trainer.device == "cpu" else {"device": self.trainer.device}
         algorithm: Algorithm = registry.resolve(registry.algorithm(self.algorithm).build)(
             self.settings,
             contract.leaf_spaces,
@@ -130,6 +131,7 @@ class LearnerParts:
             seed=self._seeds[0],
             period_s=contract.period_s,
             action_buffer_length=contract.action_buffer_length,
+            **device,
         )
         return algorithm
 

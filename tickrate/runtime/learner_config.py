@@ -38,6 +38,9 @@ class TrainerConfig:
     """Seconds between checkpoints."""
     log_every_s: float = 5.0
     """Seconds between two rows of metrics."""
+    device: str = "cpu"
+    """Where the networks are and updates are computed, as torch names it: ``cpu``, ``cuda``, ``cuda:1``.
+    Small networks of a live system are as fast on the CPU. For algorithms that take a device."""
     threads: int = 1
     """Threads of the learner's process. More only where cores are free: on a shared core they slow it
     down."""
@@ -75,6 +78,8 @@ class TrainerConfig:
                 f"total_steps is {self.total_steps}, but with offline_updates no step is made: set one of "
                 "them to null"
             )
+        if not self.device:
+            raise ConfigError("device is empty; give cpu, cuda, or what else torch names a device")
         if self.priority not in get_args(Priority):
             raise ConfigError(f"priority is {self.priority!r}; it must be one of {get_args(Priority)}")
 
