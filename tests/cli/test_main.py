@@ -91,7 +91,7 @@ def test_each_role_explains_itself(name, words, capsys):
         (["train", "--env", "Pendulum-v1", "--set", "oops"], 2, "not of the form KEY=VALUE"),
         (["train", "--env", "Pendulum-v1", "--set", "trainer.threads=[1"], 2, "no valid YAML"),
         (["train", "--env", "Pendulum-v1"], 2, "--steps"),
-        (["train", "--env", "CartPole-v1", "--steps", "10"], 2, "Discrete"),
+        (["train", "--env", "Pendulum-v1", "--steps", "10", "--set", "algorithm.name=dqn"], 2, "Box"),
         (["train", "--env", "Pendulm-v1", "--steps", "10"], 2, "Pendulm"),
         (["train", "--env", "no_module_of_mine:X"], 2, "cannot import 'no_module_of_mine'"),
         (

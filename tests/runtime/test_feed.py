@@ -271,6 +271,6 @@ def test_demonstrations_of_other_spaces_are_refused_naming_the_difference(tmp_pa
         build(tmp_path / "r", ReplayConfig(capacity=500, demonstrations=(path,)))
 
 
-def test_an_algorithm_without_priorities_is_refused_when_the_learner_is_built(tmp_path, monkeypatch):
+def test_an_algorithm_without_priorities_is_refused_when_the_learner_is_built(tmp_path):
     with pytest.raises(ConfigError, match="prioritised"):
-        build(tmp_path / "r", ReplayConfig(capacity=500, sampling="prioritised"))
+        make(tmp_path, Watching(), sampling=Proportional(0.6))
