@@ -142,7 +142,7 @@ def test_a_time_limit_is_no_termination(recipe, n_step):
     np.testing.assert_allclose(values(dqn, [[0.0]]), 10.0, atol=0.5)
 
 
-@pytest.mark.parametrize(("recipe", "updates"), [("dqn", 250), ("rainbow", 400)])
+@pytest.mark.parametrize(("recipe", "updates"), [("dqn", 250), pytest.param("rainbow", 400, marks=LONG)])
 def test_a_termination_does_not_bootstrap(recipe, updates):
     # Five steps, then the episode really ends: 1 at the last step, (1 - 0.9^5) / 0.1 = 4.1 at the first.
     env = ProbeEnv(Probe(5, lambda m: 1.0, None, observes="step", actions="category"))

@@ -47,12 +47,12 @@ def draws(layer, count):
 
 
 def test_the_noise_has_the_moments_of_the_factorised_form():
-    weight, bias = (noise.detach() for noise in draws(layer_of(inputs=3, outputs=2), 20_000))
+    weight, bias = (noise.detach() for noise in draws(layer_of(inputs=3, outputs=2), 5_000))
     # f(x) = sign(x) sqrt|x|: mean 0, variance E|x| = sqrt(2/pi). A product of two has the variance 2/pi.
     half = (2 / torch.pi) ** 0.5
-    torch.testing.assert_close(bias.mean(0), torch.zeros(2), atol=0.03, rtol=0.0)
+    torch.testing.assert_close(bias.mean(0), torch.zeros(2), atol=0.04, rtol=0.0)
     torch.testing.assert_close(bias.var(0), torch.full((2,), half), atol=0.03, rtol=0.0)
-    torch.testing.assert_close(weight.mean(0), torch.zeros(3, 2), atol=0.03, rtol=0.0)
+    torch.testing.assert_close(weight.mean(0), torch.zeros(3, 2), atol=0.04, rtol=0.0)
     torch.testing.assert_close(weight.var(0), torch.full((3, 2), half**2), atol=0.04, rtol=0.0)
 
 
