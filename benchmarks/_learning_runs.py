@@ -75,17 +75,27 @@ def read_table(path: Path) -> list[dict[str, float]]:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
-def train_here(experiment: Experiment, every: int, evaluate: Callable[[int, bytes], None]) -> Learner:
+def train_here(
+    experiment: Experiment,
+    every: int,
+    evaluate: Callable[[int, bytes], None],
+    *,
+    place: Path | None = None,
+    enough: Callable[[int], bool] = lambda steps: False,
+) -> Learner:
     """Train in this process, and hand out the policy every so many training steps.
 
     Args:
         experiment: what to train; a serial run with a limit of steps.
         every: training steps between two calls of ``evaluate``.
         evaluate: called with the number of training steps and the policy of that moment.
+        place: run folder, in which an interrupted run goes on; None: a temporary one.
+        enough: called with the number of training steps before each checkpoint; True ends the run.
     """
     from tickrate.cli import assembling
     from tickrate.runtime.contract import EnvironmentContract
     from tickrate.runtime.environments import open_environment
+    from tickrate.runtime.episode import Orders
     from tickrate.runtime.run_folder import RunFolder
     from tickrate.runtime.serial import SerialOutlet
     from tickrate.runtime.worker import ControlLoop
@@ -93,26 +103,66 @@ def train_here(experiment: Experiment, every: int, evaluate: Callable[[int, byte
 
     class Outlet(SerialOutlet):
         due = every
+        stop_at = 0.0
 
         def put_row(self, row: NDArray[np.void]) -> None:
             super().put_row(row)
             while learner.limiter.steps >= self.due:
                 evaluate(self.due, learner.algorithm.policy_bytes(learner.version))
                 self.due += every
+            if time.monotonic() >= self.stop_at:
+                self.stop_at = time.monotonic() + 60.0
+                self.over = enough(learner.limiter.steps)
+
+        def orders(self) -> Orders:
+            return Orders(shutdown=True) if self.over else super().orders()
+
+        over = False
 
     environment = open_environment(experiment.environment)
     contract = EnvironmentContract.of(environment)
-    with tempfile.TemporaryDirectory() as folder:
-        place = RunFolder(Path(folder) / "run")
-        place.prepare("refuse")
-        learner = assembling.learner_parts(experiment).build(contract, place, MultiTracker([]), resume=False)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder(Path(temporary) / "run" if place is None else place)
+        resume = folder.latest_checkpoint() is not None
+        folder.prepare("resume" if resume else "replace")
+        learner = assembling.learner_parts(experiment).build(
+            contract, folder, MultiTracker([]), resume=resume
+        )
         outlet = Outlet(learner, lambda state, summary: False)
+        outlet.due = (learner.limiter.steps // every + 1) * every
+        boot = folder.worker("worker-0").next_boot()
         loop = ControlLoop(
-            environment, contract.schema(), outlet, experiment.worker, seed=experiment.run.seed
+            environment,
+            contract.schema(),
+            outlet,
+            experiment.worker,
+            boot=boot,
+            seed=experiment.run.seed,
         )
         loop.run()
     environment.close()
     return learner
+
+
+def peer_python(given: str | None, packages: Sequence[str], needed: str) -> str:
+    """Return an interpreter that has the peers; make their virtual environment if it is missing.
+
+    Args:
+        given: an interpreter to use as it is, or None.
+        packages: what to install.
+        needed: a module that is there when everything is.
+    """
+    if given is not None:
+        return given
+    python = ROOT / ".venv-peer" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not python.exists():
+        print(f"making {python.parent.parent} with {', '.join(packages)}")
+        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
+    probe = subprocess.run([str(python), "-c", f"import {needed}"], stderr=subprocess.DEVNULL, check=False)
+    if probe.returncode:
+        command = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *packages]
+        subprocess.run(command, check=True)
+    return str(python)
 
 
 def run_all(

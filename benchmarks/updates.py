@@ -29,9 +29,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+import _learning_runs as learning
+
 PEERS = ("stable-baselines3==2.9.2", "sb3-contrib==2.9.2")
 OBSERVATION, ACTION, HIDDEN, BATCH, STORED = 17, 6, 256, 256, 100_000
 BARS = {1: 1.2, 2: 1.4}
@@ -179,7 +179,7 @@ class Contender:
     def __init__(self, name: str, threads: int, python: str) -> None:
         self.name = name
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        environment["PYTHONPATH"] = str(ROOT)
+        environment["PYTHONPATH"] = str(learning.ROOT)
         self._process = subprocess.Popen(
             [python, __file__, "--contend", name, "--threads", str(threads)],
             stdin=subprocess.PIPE,
@@ -285,21 +285,6 @@ def on_cuda(window_s: float) -> int:
     return 0
 
 
-def peer_python(given: str | None) -> str:
-    """Return an interpreter that has the peers; make its virtual environment if it is missing."""
-    if given is not None:
-        return given
-    python = ROOT / ".venv-peer" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if not python.exists():
-        print(f"making {python.parent.parent} with {', '.join(PEERS)}")
-        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
-    probe = subprocess.run([str(python), "-c", "import sb3_contrib"], stderr=subprocess.DEVNULL, check=False)
-    if probe.returncode:
-        command = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *PEERS]
-        subprocess.run(command, check=True)
-    return str(python)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -317,7 +302,7 @@ def main() -> int:
     pairs, window_s = (5, 1.5) if arguments.quick else (9, 2.5)
     if arguments.cuda:
         return on_cuda(window_s)
-    peer = peer_python(arguments.peer)
+    peer = learning.peer_python(arguments.peer, PEERS, "sb3_contrib")
     print(f"updates a second, sampling included; {platform.platform()}, {os.cpu_count()} CPUs")
     print(f"{HIDDEN}x{HIDDEN}, batch {BATCH}, {OBSERVATION} observations, {ACTION} actions; ", end="")
     print(f"{flop_per_update() / 1e9:.2f} GFLOP a SAC update; median of {pairs} windows of {window_s} s each")

@@ -18,10 +18,12 @@ class EnvironmentEntry:
         config: ``module:function`` that takes the environment's keyword arguments and returns the
             configuration of a `RealTimeEnv`.
         summary: one line for lists.
+        policy: a trained policy that ships with it, as ``package:path``; empty: none.
     """
 
     config: str
     summary: str
+    policy: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ ENVIRONMENTS: dict[str, EnvironmentEntry] = {
     "circuit": EnvironmentEntry(
         "tickrate.games.circuit.interface:circuit_config",
         "2D racing game in its own process, never paused: 19 LIDAR beams, speed, steering and pedal",
+        "tickrate.games.circuit:circuit.policy",
     ),
     "drone": EnvironmentEntry(
         "tickrate.games.drone:drone_config",

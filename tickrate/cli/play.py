@@ -20,7 +20,7 @@ from tickrate.runtime.actors import load_saved
 from tickrate.runtime.environments import EnvironmentConfig, LiveEnvironment, open_environment
 from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.run_folder import RunFolder
-from tickrate.tools.drive import drive, find_policy
+from tickrate.tools.drive import drive, find_policy, shipped_policy
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class PlayOptions:
     """Drive with a saved policy and report each episode.
 
     Examples:
+    tickrate play circuit                           the trained policy that ships with the racing game
     tickrate play runs/demo-1                       the best policy of a run, on its environment
     tickrate play my.policy --env my_game:MyInterface
     """
@@ -100,6 +101,8 @@ def environment_for(options: PlayOptions, file: Path) -> EnvironmentConfig:
     folder = RunFolder(file.parent)
     if options.env is not None:
         return EnvironmentConfig(id=options.env)
+    if file == shipped_policy(str(options.path)):
+        return load_experiment(str(options.path)).environment
     if folder.experiment.exists():
         return dataclasses.replace(load_experiment(folder.experiment).environment)
     raise ConfigError(f"{file} does not lie in a run folder: say what to drive with --env")

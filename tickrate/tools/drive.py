@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 
+from tickrate import registry
 from tickrate.errors import ConfigError
 from tickrate.policy import Policy
 from tickrate.runtime.contract import EnvironmentContract
@@ -15,19 +17,33 @@ from tickrate.runtime.worker import ControlLoop, EvaluationConfig, WorkerConfig
 
 
 def find_policy(path: Path) -> Path:
-    """Return the policy file that a path means: itself, or the best (else the latest) policy of a run folder.
+    """Return the policy file that a path means.
+
+    That is the path itself, the best (else the latest) policy of a run folder, or, for the name of an
+    environment of the package, the trained policy that ships with it.
 
     Raises:
         ConfigError: if there is none.
     """
     if path.is_file():
         return path
+    if not path.exists() and (shipped := shipped_policy(str(path))) is not None:
+        return shipped
     for name in ("best.policy", "latest.policy"):
         if (path / name).is_file():
             return path / name
     raise ConfigError(
         f"{path} is neither a policy file nor a run folder with best.policy or latest.policy in it"
     )
+
+
+def shipped_policy(environment: str) -> Path | None:
+    """Return the trained policy that ships with an environment of the package, None if there is none."""
+    entry = registry.ENVIRONMENTS.get(environment)
+    if entry is None or not entry.policy:
+        return None
+    package, _, name = entry.policy.partition(":")
+    return Path(str(resources.files(package).joinpath(name)))
 
 
 class _PlayOutlet:
