@@ -124,7 +124,8 @@ def train_here(
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder(Path(temporary) / "run" if place is None else place)
         resume = folder.latest_checkpoint() is not None
-        folder.prepare("resume" if resume else "replace")
+        if not resume:
+            folder.prepare("replace")
         learner = assembling.learner_parts(experiment).build(
             contract, folder, MultiTracker([]), resume=resume
         )

@@ -94,7 +94,8 @@ class Table:
             "length": round(sum(lengths) / len(lengths), 1),
             "training_s": round(self.training_s, 1),
         }
-        self.rows.append(row)
+        # A run that was interrupted may come by a step again that lies behind its last checkpoint.
+        self.rows = [*(before for before in self.rows if before["step"] < step), row]
         print(row, flush=True)
 
 
