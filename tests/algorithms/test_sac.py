@@ -219,6 +219,35 @@ def test_a_loss_that_is_not_finite_changes_no_weight(config, make_sac, make_batc
         assert torch.equal(value, before[name])
 
 
+def test_a_bad_step_is_named_and_leaves_weights_moments_and_statistics(config, make_sac, make_batch):
+    sac = make_sac(config)
+    for step in range(3):
+        sac.update(make_batch(seed=step))
+    before = sac.state()
+    assert sac.faults() == []
+    sac.update(make_batch(seed=3, reward=np.full(16, 3e38, np.float32)))  # finite; its square is not
+    after = sac.state()
+    of_critics = [name for name in before if "/critics" in name]
+    assert len(of_critics) > 10
+    for name in of_critics:
+        np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert sac.faults() == ["1 step down critic_loss skipped: critic_loss was not finite"]
+    assert sac.faults() == []
+    assert np.isfinite(float(sac.update(make_batch(seed=4))["critic_loss"]))
+    assert not np.array_equal(
+        sac.state()["networks/critics.body.layers.0.weight"], before["networks/critics.body.layers.0.weight"]
+    )
+
+
+def test_a_bad_gradient_is_named_too(make_sac, make_batch):
+    sac = make_sac(RECIPES["sac"])
+    sac.update(make_batch())
+    with torch.no_grad():
+        sac.networks.actor.body.layers[1].bias[0, 0, 0] = float("inf")
+    sac.update(make_batch(seed=1))
+    assert any("actor_loss" in sentence for sentence in sac.faults())
+
+
 def test_a_diverged_policy_is_not_handed_out(config, make_sac):
     sac = make_sac(config)
     with torch.no_grad():

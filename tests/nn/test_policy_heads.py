@@ -19,14 +19,33 @@ def test_categories_come_with_their_probabilities():
     torch.testing.assert_close(log_prob[:2], torch.full((2,), -entropy))
 
 
-def test_a_choice_has_the_gradient_of_the_softmax():
-    head = CategoricalHead((2,))
-    logits = torch.zeros(1, 2, requires_grad=True)
-    action, _ = head.sample(logits, torch.tensor([[1.0, 0.0]]))
-    assert action.tolist() == [[1.0, 0.0]]
-    action[0, 0].backward()
-    p = 1.0 / (1.0 + math.exp(-1.0))  # softmax of (0 + 1, 0 + 0)
-    torch.testing.assert_close(logits.grad, torch.tensor([[p * (1 - p), -p * (1 - p)]]))
+def test_expected_values_and_their_gradients_by_hand():
+    # Two choices of 2 and 3 categories; the value of (i, j) is 10 i + j. Sampled: (1, 2). The first choice is
+    # averaged with the second at 2: 0.25 * 2 + 0.75 * 12 = 9.5. The gradient of each logit is p (q - mean).
+    head = CategoricalHead((2, 3))
+    logits = torch.tensor([[0.25, 0.75, 0.2, 0.3, 0.5]]).log().requires_grad_()
+    sampled = torch.tensor([[0.0, 1.0, 0.0, 0.0, 1.0]])
+
+    def judge(actions, times):
+        assert times == 5
+        return (actions @ torch.tensor([0.0, 10.0, 0.0, 1.0, 2.0]))[None]
+
+    value = head.value(logits, sampled, judge)
+    torch.testing.assert_close(value, torch.tensor([[9.5]]))
+    value.sum().backward()
+    mean = 0.2 * 10 + 0.3 * 11 + 0.5 * 12
+    expected = [0.25 * (2 - 9.5), 0.75 * (12 - 9.5), 0.2 * (10 - mean), 0.3 * (11 - mean), 0.5 * (12 - mean)]
+    torch.testing.assert_close(logits.grad, torch.tensor([expected]))
+
+
+def test_a_continuous_action_is_judged_as_it_is():
+    head = GaussianHead(1, 0.0, (0.0, -5.0, 2.0))
+    output = torch.zeros(2, 2, requires_grad=True)
+    action, _ = head.sample(output, torch.tensor([[0.5], [-0.5]]))
+    value = head.value(output, action, lambda actions, times: 3.0 * actions.T)
+    torch.testing.assert_close(value, 3.0 * action.T)
+    value.sum().backward()
+    assert output.grad[:, 0].abs().min() > 0
 
 
 def test_the_likelihood_of_given_choices():

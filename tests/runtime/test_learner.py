@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -340,3 +341,15 @@ def test_a_replay_of_another_schema_is_refused(tmp_path):
     with pytest.raises(RecordError):
         learner.restore(checkpoint)
     assert SCHEMA.row_dtype["o/place"].shape == (2,)
+
+
+def test_what_an_algorithm_has_to_tell_is_logged_with_the_metrics(tmp_path, caplog):
+    learner = make_learner(tmp_path)
+    learner.algorithm.faults = lambda: ["1 step down critic_loss skipped: the gradient of w was not finite"]
+    learner.algorithm.effects = lambda: ["compile default: 2 graphs compiled, 0 breaks"]
+    with caplog.at_level(logging.INFO, logger="tickrate.runtime.learner"):
+        learner.log()
+    assert [(record.levelname, record.message[:18]) for record in caplog.records] == [
+        ("WARNING", "1 step down critic"),
+        ("INFO", "compile default: 2"),
+    ]

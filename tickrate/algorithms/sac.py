@@ -248,8 +248,12 @@ class SAC:
             else:
                 with torch.no_grad():
                     features = networks.critic_features(transition.critic, transition.sequences).chunk(2)[0]
-                values = networks.value_head.mean(networks.values(features, action))
-                loss = self.functions.actor_loss(values, log_prob, alpha)
+
+                def judge(actions: Tensor, times: int) -> Tensor:
+                    seen = features if times == 1 else features.repeat(times, 1)
+                    return networks.value_head.mean(networks.values(seen, actions))
+
+                loss = self.functions.actor_loss(head.value(output, action, judge), log_prob, alpha)
         if cloning and transition.taught is not None:
             taught = transition.taught.float()
             loss = loss * taught * (len(taught) / taught.sum().clamp_min(1.0))

@@ -98,7 +98,8 @@ class Descent:
     def fault(self) -> str:
         """Return a sentence about steps that were skipped since the last call, or nothing; waits."""
         count, tensor = self._guard.faults()
-        return f"{count} steps down {self._name} skipped: {tensor} was not finite" if count else ""
+        steps = "1 step" if count == 1 else f"{count} steps"
+        return f"{steps} down {self._name} skipped: {tensor} was not finite" if count else ""
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """Return what a resume needs beside the network, by name."""
