@@ -85,10 +85,8 @@ def test_categories_are_chosen(probe, updates):
     assert learn(PLAIN, probe, updates, gamma=0.9) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("probe", "best"), [("constant_reward", 1.0), ("discount", None), ("time_limit", None)]
-)
-def test_distributional_values_are_those_of_the_probe(probe, best):
+@pytest.mark.parametrize("probe", ["discount", pytest.param("constant_reward", marks=LONG)])
+def test_distributional_values_are_those_of_the_probe(probe):
     env = ProbeEnv(probe)
     gamma = 0.5
     replay = random_play(env, 500, gamma=gamma)
@@ -105,6 +103,7 @@ def test_distributional_values_are_those_of_the_probe(probe, best):
     np.testing.assert_allclose(values, expected, atol=0.25)
 
 
+@pytest.mark.long
 def test_returns_are_scaled_for_a_distribution():
     # Rewards of 40 and less: without the scale all of them lie beyond the distribution's limit of 2.
     scale = ReturnScale(0.9, 2.0)
@@ -113,15 +112,15 @@ def test_returns_are_scaled_for_a_distribution():
     assert learn(FLASH, "observed_action", 400, scale=scale, gamma=0.9) > 0.95
 
 
-def test_an_image_reaches_actor_and_critic():
+@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=LONG)])
+def test_an_image_reaches_actor_and_critic(shared):
     small = {"image_channels": [8], "image_kernels": [4], "image_strides": [4], "image_features": 16}
     config = dataclasses.replace(
         preset("sac", actor=SMALL, critic=SMALL, encoder={**small, "image_shift": 1}, **STILL, **FAST),
         target_rate=0.05,
     )
-    assert learn(config, "image", 250, gamma=0.9) > 0.95
-    shared = dataclasses.replace(config, shared_encoder=True)
-    assert learn(shared, "image", 350, gamma=0.9) > 0.95
+    config = dataclasses.replace(config, shared_encoder=shared)
+    assert learn(config, "image", 350 if shared else 250, gamma=0.9) > 0.95
 
 
 # The cue is seen once: without memory the best is 0.75 in three of four steps, 0.81 a step.
@@ -130,10 +129,15 @@ def test_a_memory_keeps_what_was_seen_once(memory, updates):
     settings = {"memory": memory, "memory_units": 16, "sequence_length": 4, "burn_in": 0}
     config = preset("sac", actor=SMALL, critic=SMALL, **settings, **STILL, **FAST, target_rate=0.05)
     assert learn(config, "memory", updates, steps=800, gamma=0.5) > 0.93
+
+
+@pytest.mark.long
+def test_without_a_memory_it_is_lost():
     without = preset("sac", actor=SMALL, critic=SMALL, **STILL, **FAST, target_rate=0.05)
     assert learn(without, "memory", 300, steps=800, gamma=0.5) < 0.85
 
 
+@pytest.mark.long
 def test_only_all_actions_in_flight_solve_a_delay():
     config = dataclasses.replace(PLAIN, batch_size=128)
     with_buffer = learn(config, "actions_in_flight", 1500, steps=1500, gamma=0.8)

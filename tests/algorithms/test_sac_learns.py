@@ -80,7 +80,7 @@ def one_thread():
         ("sac", "constant_reward"),
         ("sac", "observed_reward"),
         ("sac", "discount"),
-        ("live", "observed_reward"),
+        pytest.param("live", "observed_reward", marks=LONG),
         ("live", "discount"),
     ],
 )
@@ -94,7 +94,11 @@ def test_values_are_those_of_the_probe(recipe, name):
 # Not chosen_action with batch norm: its observation never changes, so batch norm has no spread to divide by.
 @pytest.mark.parametrize(
     ("recipe", "name"),
-    [("sac", "chosen_action"), ("sac", "observed_action"), ("live", "observed_action")],
+    [
+        ("sac", "chosen_action"),
+        pytest.param("sac", "observed_action", marks=LONG),
+        ("live", "observed_action"),
+    ],
 )
 def test_actions_are_those_of_the_probe(recipe, name):
     sac, replay = learn(RECIPES[recipe], ProbeEnv(name), 800, gamma=0.9)

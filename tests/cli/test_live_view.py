@@ -259,5 +259,5 @@ def test_effective_values_are_those_that_are_used():
     }
     text = effective_values(experiment_from_mapping(values))
     assert "gamma 0.99000001 (float32, looks 100 steps ahead)" in text
-    assert "4 updates/step from step 500 on, batch 128" in text
+    assert "4 updates/step from step 500 on, batch 256" in text
     assert "2-step returns, replay 1,000,000" in text
