@@ -36,9 +36,9 @@ EPISODES = 10
 EVALUATION_SEED = 10_000
 PEER = "stable-baselines3"
 PEERS = ("stable-baselines3==2.9.2", "gymnasium[mujoco]", "rliable==1.2.0", "pandas<3")
-DEFAULT = "crossq"
+DEFAULT = "live"
 """The preset that an experiment has if it names none."""
-OTHERS = ("live", "redq", "droq", "flashsac")
+OTHERS = ("crossq", "redq", "droq", "flashsac")
 BAR = 1.5
 CORE_HOURS = 4.0
 LEAST_STEPS = 10_000

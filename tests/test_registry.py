@@ -66,6 +66,6 @@ def test_a_missing_package_of_the_user_s_module_is_named(tmp_path, monkeypatch):
 
 
 def test_unknown_algorithms_are_refused():
-    assert next(iter(registry.algorithm("sac").presets)) == "crossq"
+    assert next(iter(registry.algorithm("sac").presets)) == "live"
     with pytest.raises(ConfigError, match=r"unknown algorithm 'sacc'.*Did you mean 'sac'"):
         registry.algorithm("sacc")

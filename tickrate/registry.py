@@ -72,7 +72,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         "torch:set_num_threads",
         {
             name: f"tickrate.config:presets/algorithms/{name}.yaml"
-            for name in ("crossq", "live", "sac", "redq", "droq", "flashsac")
+            for name in ("live", "sac", "crossq", "redq", "droq", "flashsac")
         },
         "soft actor-critic, and what grew out of it: REDQ, DroQ, CrossQ, FlashSAC",
         {

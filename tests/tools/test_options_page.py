@@ -92,7 +92,7 @@ def test_a_table_says_defaults_values_and_effects():
 
 def test_presets_stand_side_by_side_where_they_differ():
     lines = presets_table("sac").splitlines()
-    assert lines[0] == "| option | `crossq` | `live` | `sac` | `redq` | `droq` | `flashsac` |"
+    assert lines[0] == "| option | `live` | `sac` | `crossq` | `redq` | `droq` | `flashsac` |"
     assert "| `trainer.updates_per_step` | `1.0` | `1.0` | `1.0` | `20.0` | `20.0` | `1.0` |" in lines
     assert not any("memory_units" in line for line in lines)
 
