@@ -115,7 +115,7 @@ class SAC:
         self.updates = 0
         """Critic updates done so far."""
         self._metrics: dict[str, SupportsFloat] = {}
-        self._errors: Tensor | None = None
+        self._last: tuple[Tensor, Tensor] | None = None
         self._told = False
         self._contract = functools.partial(
             PolicyContract,
@@ -178,7 +178,7 @@ class SAC:
         metrics["critic_loss"] = self._critics.descend(loss)
         metrics["critic_gradient"] = self._critics.length
         metrics["q_mean"], metrics["target_mean"] = values.mean(), targets.mean()
-        self._errors = (values - targets).abs().mean(0)
+        self._last = values, targets
 
         self.updates += 1
         if self.updates % config.policy_delay == 0:
@@ -312,9 +312,10 @@ class SAC:
 
         Of a sequence, the mean over its steps.
         """
-        if self._errors is None:
+        if self._last is None:
             raise RuntimeError("priorities() before the first update")
-        errors: NDArray[np.float32] = self._errors.float().cpu().numpy()
+        values, targets = self._last
+        errors: NDArray[np.float32] = (values - targets).abs().mean(0).cpu().numpy()
         length = self.config.sequence_length if self.config.memory != "none" else 1
         means: NDArray[np.float32] = errors.reshape(-1, length).mean(1)
         return means

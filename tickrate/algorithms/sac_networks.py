@@ -25,6 +25,11 @@ class Part(nn.Module):
         super().__init__()
         self.features, self.body = features, body
 
+    @property
+    def projects(self) -> bool:
+        """Whether `project` has anything to do."""
+        return self.body.projects
+
     def project(self) -> None:
         """Bring weights back to their lengths; to be called after each step of the optimiser."""
         self.body.project()
@@ -159,7 +164,8 @@ class SACNetworks(nn.Module):
                 [*self.critics.parameters(), *self.critics.buffers()],
             )
         torch._foreach_lerp_(*self._target_pairs, self.config.target_rate)
-        self.target_critics.project()
+        if self.target_critics.projects:
+            self.target_critics.project()
 
     def write(self, writer: ProgramWriter, vector: str | None) -> str:
         """Write the actor down, from the value of its vectors (None without any) to its outputs."""

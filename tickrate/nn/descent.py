@@ -16,6 +16,11 @@ from tickrate.nn.optimisers import FusedOptimiser
 class Projected(Protocol):
     """A network whose weights have to be brought back to their lengths after each step."""
 
+    @property
+    def projects(self) -> bool:
+        """Whether `project` has anything to do."""
+        ...
+
     def project(self) -> None:
         """Bring the weights back to their lengths."""
         ...
@@ -61,7 +66,7 @@ class Descent:
             weight_decay=weight_decay,
         )
         self._guard = Guard(name, list(named), device, largest_norm=gradient_limit)
-        self._projected = learned if isinstance(learned, Projected) else None
+        self._projected = learned if isinstance(learned, Projected) and learned.projects else None
         self._statistics = list(learned.buffers()) if isinstance(learned, nn.Module) else []
         self._before = [buffer.clone() for buffer in self._statistics]
         self.length = torch.zeros((), device=device)

@@ -23,12 +23,11 @@ class Guard:
     def __init__(
         self, name: str, parameters: Sequence[str], device: torch.device, *, largest_norm: float = 0.0
     ) -> None:
-        self._names = [name, *(f"the gradient of {parameter}" for parameter in parameters)]
+        self._names = [*(f"the gradient of {parameter}" for parameter in parameters), name]
         self._largest_norm = largest_norm
-        self._none = len(self._names)
-        self._order = torch.arange(self._none, dtype=torch.float32, device=device)
-        self._first = torch.full((), float(self._none), device=device)
         self._count = torch.zeros((), device=device)
+        self._bad = torch.zeros(len(self._names), device=device)
+        """Norms and loss of the last bad step; all 0 before there was one."""
 
     @torch.no_grad()
     def check(self, loss: Tensor, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -37,28 +36,30 @@ class Guard:
         Gradients that are too long are scaled in place.
 
         Args:
-            loss: scalar.
+            loss: scalar, float32.
             gradients: of the parameters, in order.
 
         Returns:
             ``skip``, float32 scalar: 1 where the loss or a gradient is not finite, else 0; and the length of
             all gradients together before any cut, float32 scalar.
         """
-        norms = torch.stack([loss.detach().float(), *torch._foreach_norm(list(gradients))])
-        bad = ~torch.isfinite(norms)
-        first = torch.where(bad, self._order, float(self._none)).amin()
-        skip = (first < self._none).float()
-        self._first.copy_(torch.minimum(self._first, first))
-        self._count.add_(skip)
-        length = torch.linalg.vector_norm(norms[1:])
+        norms = torch.stack([*torch._foreach_norm(list(gradients)), loss.detach()])
+        length = torch.linalg.vector_norm(norms[:-1])
+        # A sum of finite numbers may overflow, but a difference to itself is 0 for finite numbers only.
+        good = (norms - norms).sum() == 0.0
+        skip = 1.0 - good.float()
+        self._bad = torch.where(good, self._bad, norms)
+        self._count += skip
         if self._largest_norm:
             factor = (self._largest_norm / (length + 1e-6)).clamp_(max=1.0)
             torch._foreach_mul_(list(gradients), factor)
         return skip, length
 
     def faults(self) -> tuple[int, str]:
-        """Return how many steps were skipped since the last call, and the first tensor that was bad."""
-        count, first = int(self._count.item()), int(self._first.item())
+        """Return how many steps were skipped since the last call, and the first bad tensor of the last."""
+        count = int(self._count.item())
+        bad = [n for n, good in zip(self._names, torch.isfinite(self._bad).tolist(), strict=True) if not good]
         self._count.zero_()
-        self._first.fill_(float(self._none))
-        return count, self._names[first] if count else ""
+        self._bad = torch.zeros_like(self._bad)
+        # A loss that is bad makes every gradient bad.
+        return count, (bad[-1] if bad[-1] == self._names[-1] else bad[0]) if bad else ""

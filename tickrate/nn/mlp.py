@@ -96,6 +96,11 @@ class EnsembleMLP(nn.Module):
             y = torch.relu_(y)
         return y
 
+    @property
+    def projects(self) -> bool:
+        """Whether `project` has anything to do."""
+        return any(layer.unit for _, layer, _ in self.blocks if isinstance(layer, EnsembleLinear))
+
     def project(self) -> None:
         """Bring the weights of unit layers back to length 1; call it after each step of the optimiser."""
         for _, layer, _ in self.blocks:

@@ -89,6 +89,11 @@ class EnsembleResidual(nn.Module):
             x = writer.add(x, inner)
         return self.head.write(writer, self.last_norm.write(writer, x, member), member)
 
+    @property
+    def projects(self) -> bool:
+        """Whether `project` has anything to do: it always has."""
+        return True
+
     @torch.no_grad()
     def project(self) -> None:
         """Bring weights and norms back to their lengths; to be called after each step of the optimiser."""
