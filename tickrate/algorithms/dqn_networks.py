@@ -94,6 +94,11 @@ class QNetwork(nn.Module):
         rows = duel(values, unit[:, self._atoms :].view(-1, sum(self._choices), self._atoms), self._choices)
         return writer.affine(both, rows.flatten(1), None)
 
+    @property
+    def projects(self) -> bool:
+        """Whether `project` has anything to do."""
+        return any(body is not None and body.projects for body in (self.trunk, self.values, self.advantages))
+
     def project(self) -> None:
         """Bring the weights that have a length back to it; to be called after each step of the optimiser."""
         for body in (self.trunk, self.values, self.advantages):
