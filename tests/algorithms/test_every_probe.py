@@ -53,16 +53,19 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def learned(config, env, updates, gamma, steps=800, scale=None):
+def learned(config, env, updates, gamma, solved, steps=800, scale=None):
+    """Tell whether a probe is solved within so many updates; it is looked at every 100."""
     replay = random_play(env, steps, gamma=gamma)
     sac = SAC(config, spaces_of(env), env.action_space, seed=0, period_s=0.0, action_buffer_length=0)
-    for _ in range(updates):
+    for update in range(1, updates + 1):
         if sac.sequence_length:
             sac.update(replay.sample_sequences(config.batch_size, sac.sequence_length))
         else:
             batch = replay.sample(config.batch_size)
             sac.update(batch if scale is None else scale(batch))
-    return sac, replay
+        if update % 100 == 0 and solved(sac, replay):
+            return True
+    return False
 
 
 def cases(probes):
@@ -79,14 +82,17 @@ def cases(probes):
 )
 def test_values(name, probe):
     env = ProbeEnv(probe)
-    sac, replay = learned(small(name), env, 600, gamma=0.5)
-    batch = replay.sample(64)
-    networks, transition = sac.networks, sac._loader.load(batch)
-    with torch.no_grad():
-        features = networks.critic_features(transition.critic).chunk(2)[0]
-        values = networks.value_head.mean(networks.values(features, transition.action)).mean(0).numpy()
-    expected = [env.probe.value(o, 0.5) for o in batch.observation["value"]]
-    np.testing.assert_allclose(values, expected, atol=0.25)
+
+    def solved(sac, replay):
+        batch = replay.sample(64)
+        networks, transition = sac.networks, sac._loader.load(batch)
+        with torch.no_grad():
+            features = networks.critic_features(transition.critic).chunk(2)[0]
+            values = networks.value_head.mean(networks.values(features, transition.action)).mean(0).numpy()
+        expected = [env.probe.value(o, 0.5) for o in batch.observation["value"]]
+        return np.abs(values - expected).max() < 0.2
+
+    assert learned(small(name), env, 800, 0.5, solved)
 
 
 # The best action earns 1 in each step. What blindness earns at best: 0.75 for one answer to two cues, 0.5 for
@@ -103,7 +109,7 @@ ENOUGH = {
     "image": 0.95,
     "memory": 0.92,
 }
-UPDATES = {"action_buffer": 1500, "actions_in_flight": 2000, "category_buffer": 1200, "memory": 1200}
+UPDATES = {"action_buffer": 1200, "actions_in_flight": 1500, "category_buffer": 900, "memory": 800}
 GAMMA = {"action_buffer": 0.5, "actions_in_flight": 0.8, "category_buffer": 0.5, "memory": 0.5}
 
 
@@ -117,5 +123,9 @@ def test_actions(name, probe):
         scale = ReturnScale(0.8, config.value_limit)  # returns of up to 1 / (1 - 0.8)
         scale.observe(random_play(env, 800).read(np.arange(800)))
     config = dataclasses.replace(config, batch_size=128 if probe == "actions_in_flight" else 64)
-    sac, _ = learned(config, env, UPDATES.get(probe, 500), GAMMA.get(probe, 0.9), 1500, scale)
-    assert play(env, Policy.from_bytes(sac.policy_bytes(0))) >= ENOUGH[probe]
+
+    def solved(sac, replay):
+        return play(env, Policy.from_bytes(sac.policy_bytes(0))) >= ENOUGH[probe]
+
+    updates, gamma = UPDATES.get(probe, 600), GAMMA.get(probe, 0.9)
+    assert learned(config, env, updates, gamma, solved, 1500, scale)
