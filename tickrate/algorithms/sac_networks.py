@@ -92,10 +92,13 @@ class SACNetworks(nn.Module):
         if config.normalise_observations:
             self.actor_normaliser = RunningNormaliser(actor.vector_size)
             self.critic_normaliser = RunningNormaliser(critic.vector_size)
-        self.computed_in = torch.float32
-        """What the critics' last outputs were computed in."""
         self.random: torch.Generator | None = None
         """Source of dropout's random numbers and of the shifts of images while learning."""
+
+    @property
+    def computed_in(self) -> torch.dtype:
+        """What the critics' layers were computed in the last time."""
+        return self.critics.body.computed_in
 
     @property
     def shares(self) -> bool:
@@ -150,7 +153,6 @@ class SACNetworks(nn.Module):
 
     def _values(self, critics: Part, features: Tensor, action: Tensor, learning: bool) -> Tensor:
         output: Tensor = critics.body(torch.cat((features, action), 1), learning, self.random)
-        self.computed_in = output.dtype
         return output.float()
 
     @torch.no_grad()

@@ -67,7 +67,8 @@ class EnsembleLinear(nn.Module):
             return torch.bmm(x, self.weight)
         if self.weight.shape[2] == 1:
             # With one output it is a matrix-vector product; as a batched product it takes ten times as long.
-            pairs = zip(x.unbind(0), self.weight.squeeze(2).unbind(0), strict=True)
+            # It stays in float32 in mixed precision: a value's last digits count.
+            pairs = zip(x.to(self.weight.dtype).unbind(0), self.weight.squeeze(2).unbind(0), strict=True)
             return torch.stack([torch.mv(rows, weight) for rows, weight in pairs]).unsqueeze(2) + self.bias
         return torch.baddbmm(self.bias, x, self.weight)
 

@@ -50,6 +50,8 @@ class EnsembleMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.members, self.drop, self._hidden = members, drop, len(hidden)
+        self.computed_in = torch.float32
+        """What the first layer was computed in the last time: bfloat16 in mixed precision."""
         widths = [inputs, *hidden] if outputs is None else [inputs, *hidden, outputs]
 
         def linear(i: int) -> EnsembleLinear | NoisyLinear:
@@ -87,6 +89,8 @@ class EnsembleMLP(nn.Module):
             if norm is not None:
                 y = norm(y, batch_statistics)
             y = layer(y, generator) if isinstance(layer, NoisyLinear) else layer(y)
+            if i == 0:
+                self.computed_in = y.dtype
             if i == self._hidden:
                 break
             if self.drop and generator is not None:

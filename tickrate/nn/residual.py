@@ -42,6 +42,8 @@ class EnsembleResidual(nn.Module):
     ) -> None:
         super().__init__()
         self.members = members
+        self.computed_in = torch.float32
+        """What the embedding was computed in the last time: bfloat16 in mixed precision."""
         inner = expansion * width
 
         def linear(a: int, b: int) -> EnsembleLinear:
@@ -70,6 +72,7 @@ class EnsembleResidual(nn.Module):
             generator: not used; there is no dropout here.
         """
         y = self.embedding(self.input_norm(x.expand(self.members, *x.shape), batch_statistics))
+        self.computed_in = y.dtype
         for halves in self.blocks:
             inner = y
             for linear, norm in halves:
