@@ -73,7 +73,7 @@ class Guarded(Protocol):
     """An algorithm that keeps bad updates away from its weights and can say so."""
 
     def faults(self) -> list[str]:
-        """Return a sentence for each network kept from bad steps since the last call; waits for the device."""
+        """Return a sentence for each network kept from bad steps since the last call; it waits."""
         ...
 
 
