@@ -210,6 +210,16 @@ def test_a_batch_that_is_not_finite_is_skipped_and_counted(config, leaf, make_sa
     assert np.isfinite(float(sac.update(make_batch(seed=2))["critic_loss"]))
 
 
+def test_a_skipped_batch_leaves_priorities_as_they_were(config, make_sac, make_batch):
+    # They would be those of the batch before otherwise, given to the rows of this one.
+    sac = make_sac(config)
+    sac.update(make_batch())
+    assert np.isfinite(sac.priorities()).all()
+    sac.update(make_batch(size=8, reward=np.full(8, np.nan, np.float32)))
+    assert sac.priorities().shape == (8,)
+    assert np.isnan(sac.priorities()).all()
+
+
 def test_a_loss_that_is_not_finite_changes_no_weight(config, make_sac, make_batch):
     sac = make_sac(config)
     sac.update(make_batch())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tickrate.algorithms.observation_groups import GroupPacker
 from tickrate.errors import ConfigError, suggest
 from tickrate.nn.encoder_config import EncoderConfig
+from tickrate.nn.encoders import is_image
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.features import VECTOR
 from tickrate.trees import Leaves
@@ -53,7 +54,7 @@ class GroupInputs:
         self.pictures = {
             path: observation_spaces[path]
             for path in self.paths
-            if path in encoder.history_leaves or _is_image(observation_spaces[path])
+            if path in encoder.history_leaves or is_image(observation_spaces[path])
         }
         vectors = [path for path in self.paths if path not in self.pictures]
         self.vector = GroupPacker(name, vectors, observation_spaces) if vectors else None
@@ -89,7 +90,3 @@ class GroupInputs:
     def columns(self, path: str) -> slice | None:
         """Return the columns of a leaf in the vectors, None if it is not there."""
         return self.vector.columns(path) if self.vector is not None else None
-
-
-def _is_image(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2

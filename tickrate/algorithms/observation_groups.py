@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from tickrate.errors import ConfigError, suggest
 from tickrate.nn.export import ProgramWriter
+from tickrate.program.shapes import MAX_COLUMNS
 from tickrate.trees import categories
-
-MAX_COLUMNS = 1 << 16
-"""Most columns that the categories of one leaf may take as one-hot."""
 
 _Write = Callable[[NDArray[Any], NDArray[np.float32]], None]
 """Writes a batch of a leaf, ``(batch, *leaf)``, into its columns, ``(batch, columns)``."""

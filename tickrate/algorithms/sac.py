@@ -165,6 +165,7 @@ class SAC:
                 )
         transition = self._loader.load(batch)
         if transition is None:
+            self._last = self._nothing_learned(len(batch))
             return {**self._metrics, "skipped_updates": self._loader.skipped}
         self._follow_schedules()
         config, metrics, head = self.config, self._metrics, self._action.head
@@ -319,6 +320,12 @@ class SAC:
         length = self.config.sequence_length if self.config.memory != "none" else 1
         means: NDArray[np.float32] = errors.reshape(-1, length).mean(1)
         return means
+
+    def _nothing_learned(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return errors that leave the priorities of a skipped batch as they were: none of them is finite."""
+        rows = count * (self.config.sequence_length if self.config.memory != "none" else 1)
+        values = torch.full((1, rows), float("nan"))
+        return values, values[0]
 
     def faults(self) -> list[str]:
         """Return a sentence for each network that was kept from bad steps since the last call; waits."""
