@@ -8,7 +8,7 @@ import pytest
 import torch
 from dqn_kit import DIALS, GEARS, MIXED, SMALL_ENCODER, VECTORS, batch_of, make, preset
 from gymnasium import spaces
-from torch.utils._python_dispatch import TorchDispatchMode
+from watch_kit import HOST_WAITS, Operations
 
 from tickrate.errors import ConfigError, PolicyError, RunFolderError
 from tickrate.nn.features import VECTOR
@@ -31,22 +31,6 @@ ALL = {**RECIPES, **NETWORKS}
 @pytest.fixture(params=list(RECIPES))
 def config(request):
     return RECIPES[request.param]
-
-
-class Operations(TorchDispatchMode):
-    """Counts the operators that run under it, by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.counts = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return func(*args, **(kwargs or {}))
-
-
-HOST_WAITS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "unique"}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -361,3 +345,12 @@ def test_leaves_that_cannot_be_read_are_named(leaves, changes, words):
     with pytest.raises(ConfigError) as error:
         make(preset(**changes), leaves)
     assert words in str(error.value)
+
+
+def test_a_skipped_batch_leaves_priorities_as_they_were():
+    dqn = make(preset())
+    dqn.update(batch_of())
+    assert np.isfinite(dqn.priorities()).all()
+    dqn.update(batch_of(8, reward=np.full(8, np.nan, np.float32)))
+    assert dqn.priorities().shape == (8,)
+    assert np.isnan(dqn.priorities()).all()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from sac_kit import preset
-from torch.utils._python_dispatch import TorchDispatchMode
+from watch_kit import HOST_WAITS, Operations
 
 from tickrate.algorithms.sac import SAC
 from tickrate.errors import ConfigError, PolicyError, RunFolderError
@@ -25,22 +25,6 @@ RECIPES = {name: preset(name, **SMALL) for name in ("sac", "live")}
 @pytest.fixture(params=list(RECIPES))
 def config(request):
     return RECIPES[request.param]
-
-
-class Operations(TorchDispatchMode):
-    """Counts the operators that run under it, by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.counts = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        self.counts[name] = self.counts.get(name, 0) + 1
-        return func(*args, **(kwargs or {}))
-
-
-HOST_WAITS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "unique"}
 
 
 def test_an_update_never_asks_the_device_for_a_value(config, make_sac, make_batch):

@@ -148,6 +148,7 @@ class DQN:
             )
         transition = self._loader.load(batch)
         if transition is None:
+            self._surprise = torch.full((len(batch),), float("nan"))  # priorities stay as they were
             return {**metrics, "skipped_updates": self._loader.skipped}
         transition = dataclasses.replace(transition, inputs=networks.normalised(transition.inputs))
         self._descent.follow(self.updates)
