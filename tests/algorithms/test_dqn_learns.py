@@ -1,18 +1,16 @@
 """DQN finds the known answers of the probe environments, through the real record format and replay."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from dqn_kit import preset
+from probe_kit import random_play
 
 from tickrate.algorithms.dqn import DQN
 from tickrate.config.experiment import experiment_from_mapping
 from tickrate.data.priorities import Proportional
-from tickrate.data.replay import Replay
-from tickrate.data.schema import Flag, RecordSchema
 from tickrate.policy import Policy
 from tickrate.runtime.assembly import LearnerParts
 from tickrate.runtime.contract import EnvironmentContract
@@ -42,34 +40,8 @@ def categorical(name):
     return replace(PROBES[name], actions="category")
 
 
-def random_play(env, steps, **replay_options):
-    """Return a replay of whole episodes of random actions, at least ``steps`` transitions."""
-    space = env.observation_space
-    schema = RecordSchema.from_spaces(leaf_spaces(space), env.action_space)
-    replay = Replay(schema, 4 * steps, seed=0, **replay_options)
-    env.action_space.seed(0)
-    for episode in itertools.count():
-        if len(replay) >= steps:
-            return replay
-        observation, _ = env.reset(seed=episode)
-        for step in itertools.count():
-            action = env.action_space.sample()
-            following, reward, terminated, truncated, _ = env.step(action)
-            ended = terminated or truncated
-            row, at = schema.empty(1 + ended), {"stream": 0, "episode": episode}
-            flags = Flag.TERMINATED * terminated | Flag.TRUNCATED * truncated
-            now = leaves(space, observation)
-            schema.pack(row[0], now, step=step, flags=flags, action=action, reward=reward, **at)
-            if ended:
-                schema.pack(row[1], leaves(space, following), step=step + 1, flags=Flag.FINAL, **at)
-            replay.add(row)
-            observation = following
-            if ended:
-                break
-
-
 def learn(config, env, updates, steps=500, **replay_options):
-    replay = random_play(env, steps, **replay_options)
+    replay = random_play(env, steps, seed=0, **replay_options)
     spaces = leaf_spaces(env.observation_space)
     dqn = DQN(config, spaces, env.action_space, seed=0, period_s=0.0, action_buffer_length=0)
     if config.normalise_observations:
