@@ -20,11 +20,14 @@ def test_linear_equals_each_member_alone():
         torch.testing.assert_close(out[k], x[k] @ layer.weight[k] + layer.bias[k, 0])
 
 
-def test_one_output_has_the_same_gradients_as_the_batched_product():
-    layer = EnsembleLinear(3, 5, 1, generator=generator())
+def test_one_output_stays_in_float32_in_mixed_precision():
+    layer, wide = (EnsembleLinear(3, 5, n, generator=generator()) for n in (1, 2))
     x = torch.randn(3, 7, 5, generator=generator(1), requires_grad=True)
     inputs = (x, layer.weight, layer.bias)
-    out, expected = layer(x), torch.baddbmm(layer.bias, x, layer.weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+        assert wide(x).dtype == torch.bfloat16
+    expected = layer(x)
     torch.testing.assert_close(out, expected)
     direction = torch.randn(out.shape, generator=generator(2))
     for mine, other in zip(
