@@ -129,15 +129,17 @@ def run_preset(run: learning.Run) -> None:
     torch.set_num_threads(1)
     table = Table(run.task)
     every = min(EVALUATE_EVERY, run.steps)
+    algorithm = {"preset": run.contender, **run.changes}
+    policy_delay = experiment_from_mapping({"algorithm": algorithm}).algorithm.settings.policy_delay
     experiment = experiment_from_mapping(
         {
             "environment": {"id": f"{run.task}-v5"},
-            "algorithm": {"preset": run.contender, **run.changes},
+            "algorithm": algorithm,
             "replay": {"gamma": 0.99, "n_step": 1, "capacity": 2 * run.steps, "storage": "memory"},
             "trainer": {
                 "total_steps": run.steps,
                 "start_steps": 1000,
-                "publish_every": 1,
+                "publish_every": policy_delay,  # in between, the actor is what it was
                 "checkpoint_every_s": 600.0,
             },
             "run": {"seed": run.seed},

@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from probe_kit import play, random_play, spaces_of
 from sac_kit import preset
+from watch_kit import Operations
 
 from tickrate.algorithms.sac import SAC
 from tickrate.data.return_scale import ReturnScale
@@ -106,15 +107,33 @@ def test_returns_are_scaled_for_a_distribution():
     assert learn(FLASH, "observed_action", 400, scale=scale, gamma=0.9) > 0.95
 
 
+TINY_CNN = {"image_channels": [8], "image_kernels": [4], "image_strides": [4], "image_features": 16}
+IMAGES = preset(
+    "sac",
+    actor=SMALL,
+    critic=SMALL,
+    encoder={**TINY_CNN, "image_shift": 1},
+    **STILL,
+    **FAST,
+    target_rate=0.05,
+)
+
+
 @pytest.mark.parametrize("shared", [False, pytest.param(True, marks=LONG)])
 def test_an_image_reaches_actor_and_critic(shared):
-    small = {"image_channels": [8], "image_kernels": [4], "image_strides": [4], "image_features": 16}
-    config = dataclasses.replace(
-        preset("sac", actor=SMALL, critic=SMALL, encoder={**small, "image_shift": 1}, **STILL, **FAST),
-        target_rate=0.05,
-    )
-    config = dataclasses.replace(config, shared_encoder=shared)
+    config = dataclasses.replace(IMAGES, shared_encoder=shared)
     assert learn(config, "image", 350 if shared else 250, gamma=0.9) > 0.95
+
+
+@pytest.mark.parametrize(("shared", "passes"), [(True, 2), (False, 4)])
+def test_an_image_is_encoded_once_by_each_network_that_reads_it(shared, passes):
+    # Critics and target once. An actor with an encoder of its own: for the target, and to be learned.
+    env = ProbeEnv("image")
+    batch = random_play(env, 100).sample(8)
+    sac = make(dataclasses.replace(IMAGES, shared_encoder=shared), env)
+    with Operations() as operations:
+        sac.update(batch)
+    assert operations.counts["convolution"] == passes
 
 
 # The cue is seen once: without memory the best is 0.75 in three of four steps, 0.81 a step.

@@ -11,14 +11,22 @@ Learning with Random Delays", ICLR 2021). How many steps that are is recorded wi
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
+from tickrate.algorithms.group_inputs import GroupInputs
 from tickrate.algorithms.sac_functions import Transition
 from tickrate.algorithms.sac_networks import SACNetworks
+from tickrate.errors import ConfigError
 from tickrate.nn.features import VECTOR, Inputs
+
+TIMING = "timing"
+"""Leaf that says how old observation and command are (``timing_in_obs``); its third number is the
+command's."""
 
 
 class Rewritten(Protocol):
@@ -123,6 +131,43 @@ class DelayCorrection:
         vector, new = inputs[VECTOR].clone(), torch.cat(drawn, 1)
         vector[:, columns.stop - new.shape[1] : columns.stop] = new
         return {**inputs, VECTOR: vector}
+
+
+def make_correction(
+    steps: int,
+    coding: Rewritten,
+    actor: GroupInputs,
+    critic: GroupInputs,
+    observation_spaces: Mapping[str, spaces.Space[Any]],
+    buffer_length: int,
+) -> DelayCorrection | None:
+    """Return the correction over so many steps; None for 0.
+
+    Args:
+        steps: see `DelayCorrection`.
+        coding: see `DelayCorrection`.
+        actor: the actor's observation group.
+        critic: the critics' observation group.
+        observation_spaces: leaf space by path.
+        buffer_length: actions that the observation's action buffer holds; 0: there is none.
+
+    Raises:
+        ConfigError: if the observations do not tell what the correction needs.
+    """
+    if not steps:
+        return None
+    if TIMING not in observation_spaces or not buffer_length:
+        raise ConfigError(
+            f"sac.delay_correction is {steps}: it needs the leaves 'timing' and 'actions', there are "
+            f"{list(observation_spaces)}. Set environment.realtime.timing_in_obs and act_buf_len, "
+            "or environment.delays"
+        )
+    if steps > buffer_length + 1:
+        raise ConfigError(
+            f"sac.delay_correction is {steps}: the action buffer of {buffer_length} can hold the actions "
+            f"of at most {buffer_length + 1} steps; make act_buf_len longer"
+        )
+    return DelayCorrection(steps, coding, actor.columns("actions"), critic.columns("actions"))
 
 
 def _first(values: Tensor, count: int) -> Tensor:

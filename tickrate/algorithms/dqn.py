@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tickrate import __version__
+from tickrate.algorithms.descents import make_descent
 from tickrate.algorithms.dqn_batch import TransitionLoader
 from tickrate.algorithms.dqn_config import DQNConfig
 from tickrate.algorithms.dqn_functions import (
@@ -32,7 +33,6 @@ from tickrate.algorithms.group_inputs import GroupInputs
 from tickrate.artefact import Exploration, PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
-from tickrate.nn.descent import Descent
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.features import VECTOR
 from tickrate.nn.state import Arrays, check_arrays, load_arrays, module_tensors, to_arrays
@@ -88,16 +88,7 @@ class DQN:
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self.networks.generator = self._generator
         options = config.optimiser
-        self._descent = Descent(
-            "q_loss",
-            self.networks.online,
-            kind=options.kind,
-            rate=options.rate,
-            betas=options.betas,
-            momentum=options.momentum,
-            weight_decay=options.weight_decay,
-            gradient_limit=config.gradient_limit,
-        )
+        self._descent = make_descent("q_loss", self.networks.online, options, config.gradient_limit)
         self.functions = functions or _functions(config)
         self.updates = 0
         """Updates done so far."""

@@ -10,44 +10,25 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from tickrate import __version__
 from tickrate.algorithms.action_coding import action_coding
-from tickrate.algorithms.delay_correction import DelayCorrection
+from tickrate.algorithms.delay_correction import TIMING, make_correction
+from tickrate.algorithms.descents import make_descent
 from tickrate.algorithms.group_inputs import GroupInputs
-from tickrate.algorithms.options import OptimiserConfig
 from tickrate.algorithms.sac_batch import TransitionLoader
 from tickrate.algorithms.sac_config import SACConfig
-from tickrate.algorithms.sac_functions import (
-    SACFunctions,
-    Transition,
-    joint_batch_values,
-    joint_target_values,
-    least_value_loss,
-    mean_value_loss,
-    target_network_values,
-)
+from tickrate.algorithms.sac_functions import SACFunctions, Transition, functions_of
 from tickrate.algorithms.sac_networks import SACNetworks
 from tickrate.artefact import PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.errors import ConfigError
 from tickrate.nn.compiling import Compiler
-from tickrate.nn.descent import Descent
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.normaliser import RunningNormaliser
-from tickrate.nn.state import (
-    Arrays,
-    check_arrays,
-    load_arrays,
-    module_tensors,
-    to_arrays,
-)
+from tickrate.nn.state import Arrays, check_arrays, load_arrays, module_tensors, to_arrays
 from tickrate.nn.value_heads import CategoricalValues, ScalarValues
-
-TIMING = "timing"
-"""Leaf that says how old observation and command are (``timing_in_obs``); its third number is the
-command's."""
 
 
 class SAC:
@@ -103,12 +84,19 @@ class SAC:
         self.networks = networks.to(self.device)
         self._generator = torch.Generator(self.device).manual_seed(seed)
         networks.random = self._generator
-        self._critics = self._descent("critic_loss", networks.critics, config.critic_optimiser)
-        self._actor = self._descent("actor_loss", networks.actor, config.actor_optimiser)
-        self._alpha = self._descent("temperature_loss", networks.log_alpha, config.temperature_optimiser)
+        self._critics, self._actor, self._alpha = (
+            make_descent(name, learned, options, config.gradient_limit)
+            for name, learned, options in (
+                ("critic_loss", networks.critics, config.critic_optimiser),
+                ("actor_loss", networks.actor, config.actor_optimiser),
+                ("temperature_loss", networks.log_alpha, config.temperature_optimiser),
+            )
+        )
         self._target_entropy = torch.tensor(self._entropy_at(0), device=self.device)
-        self.functions = functions or _functions(config)
-        self._correction = self._make_correction(observation_spaces, action_buffer_length)
+        self.functions = functions or functions_of(config)
+        self._correction = make_correction(
+            config.delay_correction, self._action, actor, critic, observation_spaces, action_buffer_length
+        )
         self._compiler = Compiler(config.compile)
         self._critic_terms = self._compiler(self._plain_critic_terms)
         self._actor_terms = self._compiler(self._plain_actor_terms)
@@ -175,7 +163,9 @@ class SAC:
         if self._correction is not None:
             transition, following = self._corrected(transition, batch, alpha)
         noise = head.noise(len(transition.reward), self._generator)
-        loss, values, targets = self._critic_terms(transition, noise, self._chosen(), following, alpha)
+        loss, values, targets, features = self._critic_terms(
+            transition, noise, self._chosen(), following, alpha
+        )
         metrics["critic_loss"] = self._critics.descend(loss)
         metrics["critic_gradient"] = self._critics.length
         metrics["q_mean"], metrics["target_mean"] = values.mean(), targets.mean()
@@ -184,9 +174,8 @@ class SAC:
         self.updates += 1
         if self.updates % config.policy_delay == 0:
             noise = head.noise(len(transition.reward), self._generator)
-            loss, log_prob = self._actor_terms(
-                transition, noise, alpha, self.updates <= config.cloning_updates
-            )
+            cloning = self.updates <= config.cloning_updates
+            loss, log_prob = self._actor_terms(transition, features, noise, alpha, cloning)
             metrics["actor_loss"] = self._actor.descend(loss)
             metrics["actor_gradient"], metrics["entropy"] = self._actor.length, -log_prob.mean()
             if config.learn_temperature:
@@ -206,8 +195,11 @@ class SAC:
         chosen: Tensor | None,
         following: tuple[Tensor, Tensor] | None,
         alpha: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the critics' loss, their values ``(critics, batch)`` and the targets' ``(batch,)``.
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the critics' loss, their values and targets, and what they saw of the observations now.
+
+        The values are ``(critics, batch)``, the targets ``(batch,)``, what was seen ``(batch, features)``,
+        without gradients.
 
         Args:
             transition: the batch.
@@ -221,8 +213,10 @@ class SAC:
             features = networks.critic_features(transition.critic, transition.sequences)
             if following is None:
                 with torch.no_grad():
-                    later = networks.actor_features(transition.actor, transition.sequences).chunk(2)[1]
-                    following = networks.act(later, noise)
+                    seen = features
+                    if not networks.shares:
+                        seen = networks.actor_features(transition.actor, transition.sequences)
+                    following = networks.act(seen.chunk(2)[1], noise)
             next_action, next_log_prob = following
             output, next_output = functions.values(networks, transition, features, next_action)
         if chosen is not None:
@@ -233,22 +227,27 @@ class SAC:
         loss = functions.critic_loss(head, output, target)
         if transition.weights is not None:
             loss = loss * transition.weights
-        return loss.mean(1).sum(), head.mean(output.detach()), head.target_mean(target)
+        now = features.detach().chunk(2)[0]
+        return loss.mean(1).sum(), head.mean(output.detach()), head.target_mean(target), now
 
     def _plain_actor_terms(
-        self, transition: Transition, noise: Tensor, alpha: Tensor, cloning: bool
+        self, transition: Transition, features: Tensor, noise: Tensor, alpha: Tensor, cloning: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return the actor's loss and the mean log-probabilities of its actions, ``(batch,)``, detached."""
+        """Return the actor's loss and the mean log-probabilities of its actions, ``(batch,)``, detached.
+
+        What the critics see of the observations, ``features``, is taken over from their step (as in DrQ-v2,
+        arXiv 2107.09645): nothing of it is learned here.
+        """
         networks, head = self.networks, self._action.head
         with self._precision():
-            now = networks.actor_features(transition.actor, transition.sequences).chunk(2)[0]
-            output = networks.policy(now.detach() if networks.shares else now, learning=True)
+            now = features
+            if not networks.shares:
+                now = networks.actor_features(transition.actor, transition.sequences).chunk(2)[0]
+            output = networks.policy(now, learning=True)
             action, log_prob = head.sample(output, noise)
             if cloning:
                 loss = head.negative_log_likelihood(output, transition.action)
             else:
-                with torch.no_grad():
-                    features = networks.critic_features(transition.critic, transition.sequences).chunk(2)[0]
 
                 def judge(actions: Tensor, times: int) -> Tensor:
                     seen = features if times == 1 else features.repeat(times, 1)
@@ -283,25 +282,6 @@ class SAC:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision)
-
-    def _make_correction(
-        self, observation_spaces: Mapping[str, spaces.Space[Any]], buffer_length: int
-    ) -> DelayCorrection | None:
-        steps, actor, critic = self.config.delay_correction, self._loader.actor, self._loader.critic
-        if not steps:
-            return None
-        if TIMING not in observation_spaces or not buffer_length:
-            raise ConfigError(
-                f"sac.delay_correction is {steps}: it needs the leaves 'timing' and 'actions', there are "
-                f"{list(observation_spaces)}. Set environment.realtime.timing_in_obs and act_buf_len, "
-                "or environment.delays"
-            )
-        if steps > buffer_length + 1:
-            raise ConfigError(
-                f"sac.delay_correction is {steps}: the action buffer of {buffer_length} can hold the actions "
-                f"of at most {buffer_length + 1} steps; make act_buf_len longer"
-            )
-        return DelayCorrection(steps, self._action, actor.columns("actions"), critic.columns("actions"))
 
     @property
     def target_entropy(self) -> float:
@@ -409,25 +389,3 @@ class SAC:
             "count/critic": self.networks.critic_normaliser,
         }
         return {name: normaliser for name, normaliser in pairs.items() if normaliser is not None}
-
-    def _descent(self, name: str, learned: nn.Module | nn.Parameter, options: OptimiserConfig) -> Descent:
-        return Descent(
-            name,
-            learned,
-            kind=options.kind,
-            rate=options.rate,
-            betas=options.betas,
-            momentum=options.momentum,
-            weight_decay=options.weight_decay,
-            gradient_limit=self.config.gradient_limit,
-        )
-
-
-def _functions(config: SACConfig) -> SACFunctions:
-    """Return the steps that a configuration asks for."""
-    values = target_network_values
-    if config.joint_batch:
-        values = joint_target_values if config.target_network else joint_batch_values
-    return SACFunctions(
-        values=values, actor_loss=mean_value_loss if config.actor_value == "mean" else least_value_loss
-    )

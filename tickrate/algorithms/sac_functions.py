@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tickrate.algorithms.sac_config import SACConfig
 from tickrate.algorithms.sac_networks import SACNetworks
 from tickrate.nn.features import Inputs
 from tickrate.nn.value_heads import ValueHead
@@ -127,3 +128,13 @@ class SACFunctions:
     """(Q(s, pi(s)), log pi, alpha) -> loss, ``(batch,)``."""
     temperature_loss: Callable[[Tensor, Tensor, Tensor], Tensor] = temperature_loss
     """(log alpha, log pi, target entropy) -> scalar."""
+
+
+def functions_of(config: SACConfig) -> SACFunctions:
+    """Return the steps that a configuration asks for."""
+    values = target_network_values
+    if config.joint_batch:
+        values = joint_target_values if config.target_network else joint_batch_values
+    return SACFunctions(
+        values=values, actor_loss=mean_value_loss if config.actor_value == "mean" else least_value_loss
+    )
