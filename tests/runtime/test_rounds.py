@@ -195,7 +195,7 @@ def drive(place, points, chunks, settings):
 
 def outcome(place, handed_out):
     learner = place.learner
-    replay, index = learner.replay, learner.replay._index
+    replay, index = learner.replay, learner.replay._storage.index
     state = {
         key: value
         for key, value in replay.state().items()
