@@ -3,12 +3,9 @@
 Four workers at 200 Hz, each with control process and companion, a hub and a trainer, all processes of their
 own. While they make 1,000,000 transitions, 100 times a role drawn at random (control process, companion, hub,
 trainer) is killed with SIGKILL, and 20 times the link between workers and hub is cut for three seconds; an
-event comes
-about every ten seconds, and only when all roles are up. Afterwards each worker's outbox, which keeps
-everything
-here, is compared with the trainer's journal, byte by byte and in order; the values are compared with the
-formula of
-the device.
+event comes about every ten seconds, and only when all roles are up. Afterwards each worker's outbox, which
+keeps everything here, is compared with the trainer's journal, byte by byte and in order; the values are
+compared with the formula of the device.
 
 Bars: 0 lost, 0 doubled, all equal; what a killed control process had done and not committed covers at most
 100 ms at p99; during outages of hub and trainer each worker makes at least 90 % of its steps.

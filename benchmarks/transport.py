@@ -2,12 +2,9 @@
 
 A sender (outbox and courier of a worker, fed as fast as it takes), a hub with keys and a trainer with its
 journal, all processes of their own on loopback. A transition counts when its acknowledgement is back at the
-sender: it is
-in the outbox and in the journal then. The same is measured without disks, in memory at both ends. tlspyo's
-relay,
-which tmrl uses, runs in the same run: 1 KB messages from one endpoint to another, where it delivers at all
-within a
-minute.
+sender: it is in the outbox and in the journal then. The same is measured without disks, in memory at both
+ends. tlspyo's relay, which tmrl uses, runs in the same run: 1 KB messages from one endpoint to another, where
+it delivers at all within a minute.
 
     python benchmarks/transport.py            15 s a scene
     python benchmarks/transport.py --quick    5 s a scene

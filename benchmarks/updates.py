@@ -4,8 +4,7 @@ Bars: `sac` beside the SAC of Stable-Baselines3, and `crossq` beside the CrossQ 
 networks (256 x 256), batch (256) and spaces (17 observations, 6 actions): at least 1.2 times the peer's
 updates a second with one thread, and 1.4 times with two. The share of the machine's matrix-product bound is
 printed: the products of one SAC update over what `torch.mm` reaches in the same run. Then every other preset
-    with
-its own settings, without a bar, and what that means at 20 Hz: steps a second that it can keep up with.
+with its own settings, without a bar, and what that means at 20 Hz: steps a second that it can keep up with.
 
 Each contender is a process of its own, the peers in a virtual environment of their own (made if it is
 missing). They take turns in short windows, so that whatever else the machine does hits both; the ratio is the

@@ -83,7 +83,7 @@ def test_priorities_find_their_way_back_to_each_source():
         for row, priority in zip(batch.rows.tolist(), range(1, 9), strict=True):
             if (row < 0) == (sign < 0):
                 given[row if sign > 0 else ~row] = priority
-        weights = replay._priorities.weights(np.arange(10))
+        weights = replay._storage.priorities.weights(np.arange(10))
         for row in range(10):
             assert weights[row] == pytest.approx(given.get(row, 1.0), rel=1e-5)
     with pytest.raises(ConfigError, match="give one each"):

@@ -140,7 +140,7 @@ def test_priorities_follow_the_rows_of_a_ring(chunks, stack, limit, seed):
         oldest = max(0, len(naive.rows) - limit)
         assert_same(replay, naive, oldest, batch_size=16)
         model = {number: model.get(number, largest) for number in naive.transitions(oldest)}
-        weights = replay._priorities.weights(np.arange(limit))
+        weights = replay._storage.priorities.weights(np.arange(limit))
         right = np.zeros(limit)
         for number, priority in model.items():
             right[number % limit] = (priority + SMALLEST_PRIORITY) ** 0.7
@@ -157,9 +157,9 @@ def test_priorities_follow_the_rows_of_a_ring(chunks, stack, limit, seed):
 def test_values_that_are_not_finite_leave_the_priority_and_larger_ones_are_cut():
     replay = prioritised(exponent=1.0, steps=2)
     replay.update_priorities(np.arange(2), np.array([np.nan, 3.0], np.float32))
-    assert replay._priorities.weights(np.arange(2)) == pytest.approx([1.0, 3.0], rel=1e-5)
+    assert replay._storage.priorities.weights(np.arange(2)) == pytest.approx([1.0, 3.0], rel=1e-5)
     replay.update_priorities(np.arange(2), np.array([np.inf, 1e30]))
-    assert replay._priorities.weights(np.arange(2)) == pytest.approx([1.0, LARGEST_PRIORITY])
+    assert replay._storage.priorities.weights(np.arange(2)) == pytest.approx([1.0, LARGEST_PRIORITY])
     assert replay.state()["largest_priority"] == LARGEST_PRIORITY
 
 
@@ -242,7 +242,7 @@ def test_rows_that_a_journal_got_after_the_snapshot_are_new(tmp_path):
     replay.close()
     again = Replay(SIMPLE, 100, path=path, sampling=Proportional(1.0))
     again.restore(tmp_path)
-    assert again._priorities.weights(np.arange(7)) == pytest.approx(
+    assert again._storage.priorities.weights(np.arange(7)) == pytest.approx(
         [2.0, 5.0, 0.5, 5.0, 5.0, 5.0, 0.0], rel=1e-5
     )
 

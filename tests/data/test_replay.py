@@ -142,17 +142,17 @@ def test_a_mapped_replay_is_the_same_and_survives_reopening(tmp_path_factory, ch
         rows = make_rows(schema, keys, rng)
         replay.add(rows)
         naive.add(rows)
-    oldest = replay._segment.oldest  # whole commits are given up, of at most limit // 64 rows
+    oldest = replay._storage.segment.oldest  # whole commits are given up, of at most limit // 64 rows
     assert (
         max(0, len(naive.rows) - limit) <= oldest <= max(0, len(naive.rows) - limit + max(0, limit // 64 - 1))
     )
     assert_same(replay, naive, oldest)
-    index = replay._index
+    index = replay._storage.index
     again = Replay(schema, limit, gamma=0.9, n_step=2, path=path)
     assert again.notes == []
     for name in ("entries", "sampleable", "previous", "_following", "_depth"):
         alive = np.arange(index.oldest, index.head) % limit if name != "_depth" or stack > 1 else slice(0)
-        np.testing.assert_array_equal(getattr(again._index, name)[alive], getattr(index, name)[alive])
+        np.testing.assert_array_equal(getattr(again._storage.index, name)[alive], getattr(index, name)[alive])
     assert_same(again, naive, oldest)
 
 

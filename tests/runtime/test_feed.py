@@ -97,7 +97,7 @@ def test_priorities_go_back_into_the_replay(tmp_path, kind):
     learner.ingest(rows_of(0, 40))
     while learner.update_if_due():
         pass
-    weights = learner.replay._priorities.weights(np.arange(40))
+    weights = learner.replay._storage.priorities.weights(np.arange(40))
     drawn = np.unique(np.concatenate([b.rows.reshape(8, -1)[:, 0] for b in learner.algorithm.batches]))
     assert len(drawn) > 20
     assert weights[drawn] == pytest.approx(drawn + 1, rel=1e-5)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from runtime_kit import SCHEMA, make_learner, rows_of
 
+from tickrate.data.return_scale import ReturnScale
 from tickrate.data.schema import Flag
 from tickrate.errors import ConfigError, RecordError, RunFolderError
 from tickrate.policy import Policy
@@ -79,7 +80,7 @@ def test_the_best_policy_is_the_one_whose_worst_evaluation_is_best(tmp_path):
         learner.publish()
 
     def best():
-        return learner.best_version, learner.best_score
+        return learner.published.best_version, learner.published.best_score
 
     learner.finish_episode(summary(10.0, version=1))
     assert best() == (0, -np.inf)  # half an evaluation is none
@@ -99,7 +100,7 @@ def test_the_environment_s_own_score_counts_before_the_return(tmp_path):
     learner = make_learner(tmp_path / "r")
     learner.publish()
     learner.finish_episode(dataclasses.replace(summary(100.0), metrics={"score": 0.25}))
-    assert learner.best_score == 0.25
+    assert learner.published.best_score == 0.25
 
 
 @pytest.mark.parametrize("ended", ["paused", "shutdown", "policy lost"])
@@ -109,7 +110,7 @@ def test_a_cut_evaluation_does_not_count(tmp_path, ended):
     learner.finish_episode(summary(5.0))
     learner.finish_episode(summary(5.0, ended=ended))
     learner.finish_episode(summary(5.0))
-    assert learner.best_version == 0
+    assert learner.published.best_version == 0
     assert not learner.folder.best_policy.exists()
 
 
@@ -117,7 +118,7 @@ def test_training_episodes_never_make_the_best_policy(tmp_path):
     learner = make_learner(tmp_path / "r")
     learner.publish()
     learner.finish_episode(summary(5.0, evaluation=False))
-    assert learner.best_version == 0
+    assert learner.published.best_version == 0
 
 
 def test_a_best_policy_found_after_the_checkpoint_stays_the_best(tmp_path):
@@ -127,7 +128,7 @@ def test_a_best_policy_found_after_the_checkpoint_stays_the_best(tmp_path):
     learner.finish_episode(summary(7.0))
     again = make_learner(tmp_path / "r")
     again.restore(checkpoint)
-    assert (again.best_score, again.best_version) == (7.0, 1)
+    assert (again.published.best_score, again.published.best_version) == (7.0, 1)
     again.folder.best.write_text("{}", encoding="utf-8")
     with pytest.raises(RunFolderError, match=r"best\.json"):
         again.restore(checkpoint)
@@ -237,6 +238,18 @@ def test_counters_of_another_form_are_refused(tmp_path, change):
         learner.restore(checkpoint)
     assert len(learner.replay) == 0
     assert learner.algorithm.updates == 0
+
+
+def test_scaled_rewards_cannot_be_switched_on_or_off_in_mid_run(tmp_path):
+    checkpoint = trained(tmp_path / "r").save()
+    counters = load_state(checkpoint)[1]
+    assert counters["return_scale"] is None
+    counters["return_scale"] = ReturnScale(0.9, 5.0).state()
+    (checkpoint / "counters.json").write_text(json.dumps(counters), encoding="utf-8")
+    learner = make_learner(tmp_path / "r")
+    with pytest.raises(RunFolderError, match=r"replay\.return_limit was switched on or off since"):
+        learner.restore(checkpoint)
+    assert len(learner.replay) == 0
 
 
 def test_wall_time_adds_up_over_commands_but_not_over_restarts_within_one(tmp_path, monkeypatch):

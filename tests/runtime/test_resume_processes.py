@@ -12,7 +12,7 @@ from tickrate.data.records import Segment
 from tickrate.data.replay import SNAPSHOT
 from tickrate.data.schema import Flag
 from tickrate.data.snapshot import read_snapshot
-from tickrate.runtime.learner import HANDED_OUT
+from tickrate.runtime.published import HANDED_OUT
 from tickrate.runtime.run_folder import load_state
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]

@@ -195,7 +195,7 @@ def drive(place, points, chunks, settings):
 
 def outcome(place, handed_out):
     learner = place.learner
-    replay, index = learner.replay, learner.replay._index
+    replay, index = learner.replay, learner.replay._storage.index
     state = {
         key: value
         for key, value in replay.state().items()
@@ -457,7 +457,7 @@ def test_a_checkpoint_of_an_earlier_release_is_continued(tmp_path):
     learner.replay.close()
     again = make_learner(tmp_path / "r", journal=True, synchronous_steps=5)
     again.restore(checkpoint)
-    assert (again.rounds.target, again.handed_out, again.version) == (None, None, 1)
+    assert (again.rounds.target, again.published.handed_out, again.version) == (None, None, 1)
     again.ingest(marked(1, 4, version=1))
     assert again.rounds.target == 9
     again.replay.close()

@@ -78,7 +78,7 @@ def test_it_learns_to_act_on_what_it_observes(tmp_path):
         assert action.item() == pytest.approx(0.5 * sign, abs=0.15)
     assert learner.limiter.updates == 850  # one a step after the first 50, exactly
     assert learner.folder.best_policy.exists()
-    assert learner.best_score > 0.9
+    assert learner.published.best_score > 0.9
 
 
 def test_the_same_seed_gives_the_same_weights_bit_for_bit(tmp_path):

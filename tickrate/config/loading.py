@@ -28,8 +28,7 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
 
     Raises:
         ConfigError: for a key that does not exist (names the nearest one), a value of a wrong type, or a
-        value
-            that the dataclass itself refuses; the message names the section.
+            value that the dataclass itself refuses; the message names the section.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where or 'the experiment'}: expected a section with keys, got {values!r}")

@@ -86,9 +86,8 @@ class NStepIndex:
         floor[1:] = keys[:-1] + 1
         at = self._tails_at(rows["stream"][order[starts]])  # first: it may make the tails anew
         floor[starts] = self._tails["floor"][at]
-        if not (
-            keys >= floor
-        ).all():  # a repeated or overtaken row: compare with all before it, stream by stream
+        if not (keys >= floor).all():
+            # a repeated or overtaken row: compare with all before it, stream by stream
             for group in np.split(np.arange(len(rows)), starts[1:]):
                 floor[group] = np.maximum.accumulate(floor[group])
         result = np.empty(len(rows), np.bool_)
@@ -119,9 +118,8 @@ class NStepIndex:
         gone = np.arange(begin, end) % self.capacity
         refused = [self._refuse(gone)]
         after = gone
-        for missing in range(
-            1, self._history + 1
-        ):  # a descendant this far behind has missing - 1 earlier rows left
+        for missing in range(1, self._history + 1):
+            # a descendant this far behind has missing - 1 earlier rows left
             after = self._following[after].astype(np.int64)
             self._depth[after] = np.minimum(self._depth[after], missing - 1)
             refused.append(self._refuse(after))

@@ -1,4 +1,4 @@
-"""Keeps the newest transitions and hands out batches or sequences: an index over one segment of records.
+"""Keeps the newest transitions and hands out batches or sequences, to any thread that asks.
 
 Threads: one writer and any number of samplers. Every call holds one lock, a sampler only while it draws and
 copies its rows (tens of microseconds; with priorities some hundreds) and the writer for at most `ADD_ROWS`
@@ -8,27 +8,22 @@ rows at a time, so no batch ever holds half a row.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tickrate.data import capacity as limits
 from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.data.checksums import Verdict, compare, has_checksum
-from tickrate.data.nstep import NStepIndex
-from tickrate.data.priorities import Priorities, Proportional
-from tickrate.data.records import Segment
-from tickrate.data.sampling import assemble, check_count, draw, earlier
-from tickrate.data.saved_replay import WEIGHT, SavedReplay, read_saved
+from tickrate.data.priorities import Proportional
+from tickrate.data.sampling import assemble
+from tickrate.data.saved_replay import read_saved
 from tickrate.data.schema import Flag, RecordSchema, Rows, taken
 from tickrate.data.sequences import assemble_sequences, walk
 from tickrate.data.snapshot import write_snapshot
-from tickrate.data.sum_tree import SumTree
+from tickrate.data.storage import Storage
 from tickrate.errors import ConfigError, RecordError
-from tickrate.trees import Leaves
 
 ADD_ROWS = 1024
 """Most rows written while the lock is held once."""
@@ -92,68 +87,18 @@ class Replay:
         self.duplicate_rows = 0
         self._capacity = capacity
         self._sync = sync
-        self._sampling = sampling
-        self._rows_elsewhere = path is not None or not save_rows
         self._lock = threading.Lock()
         self._rng = np.random.Generator(np.random.PCG64(seed))
-        self._columns = list(schema.columns.items())
-        self._floats = [name for name, field in self._columns if field.storage.kind == "f"]
-        self._check_memory(in_memory=path is None)
-        self._segment = self._open(path)
-        self._index = self._build_index(self._segment)
-        self._priorities = self._new_priorities(self._index)
-
-    def _check_memory(self, *, in_memory: bool) -> None:
-        """Refuse a replay whose rows (those in no file), index and priorities do not fit together."""
-        row_bytes = NStepIndex.bytes_per_row(self.schema.history)
-        row_bytes += self.schema.stored_bytes if in_memory else 0
-        needed = self._capacity * row_bytes
-        if self._sampling is not None:
-            needed += SumTree.bytes_needed(self._capacity)
-        limits.require(
-            needed,
-            limits.available_memory(),
-            rows=self._capacity,
-            row_bytes=-(-needed // self._capacity),
-            where="memory",
+        self._floats = [name for name, field in schema.columns.items() if field.storage.kind == "f"]
+        self._storage = Storage.open(
+            path, schema, capacity, gamma=gamma, n_step=n_step, sampling=sampling, save_rows=save_rows
         )
-
-    def _open(self, path: Path | None) -> Segment:
-        if path is None:
-            return Segment.in_memory(self.schema, self._capacity)
-        if not path.exists():
-            return Segment.create(path, self.schema, self._capacity)
-        segment = Segment.open(path, self.schema)
-        if segment.capacity != self._capacity:
-            raise RecordError(f"{path} was made for {segment.capacity} rows, this run wants {self._capacity}")
-        return segment
-
-    def _new_index(self, first: int) -> NStepIndex:
-        return NStepIndex(
-            self._capacity, gamma=self.gamma, n_step=self.n_step, history=self.schema.history, first=first
-        )
-
-    def _build_index(self, segment: Segment) -> NStepIndex:
-        """Return the index over all rows of a segment; the same as if they had just been added."""
-        index = self._new_index(segment.oldest)
-        for begin in range(segment.oldest, segment.head, ADD_ROWS):
-            slots = np.arange(begin, min(begin + ADD_ROWS, segment.head)) % self._capacity
-            index.append(begin, segment.rows[slots])
-        return index
-
-    def _new_priorities(self, index: NStepIndex, largest: float = 1.0) -> Priorities | None:
-        """Return priorities in which every row is new; None where all are drawn alike."""
-        if self._sampling is None:
-            return None
-        priorities = Priorities(self._capacity, self._sampling.exponent, largest)
-        priorities.admit(np.flatnonzero(index.sampleable))
-        return priorities
 
     # --- what there is -------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Return the number of transitions that can be sampled now."""
-        return self._index.count
+        return self._storage.index.count
 
     @property
     def capacity(self) -> int:
@@ -163,27 +108,27 @@ class Replay:
     @property
     def prioritised(self) -> bool:
         """Whether rows are drawn by priority."""
-        return self._sampling is not None
+        return self._storage.priorities is not None
 
     @property
     def rows_added(self) -> int:
         """Rows ever stored; the number that the next row gets."""
-        return self._segment.head
+        return self._storage.segment.head
 
     @property
     def oldest_row(self) -> int:
         """Number of the oldest row that is still stored."""
-        return self._segment.oldest
+        return self._storage.segment.oldest
 
     @property
     def notes(self) -> list[str]:
         """What had to be cut off when the file was opened, one sentence each; empty is the rule."""
-        return self._segment.notes
+        return self._storage.segment.notes
 
     def streams(self) -> dict[int, tuple[int, int]]:
         """Return (episode, step) of the newest row of each stream; only later ones are taken in."""
         with self._lock:
-            return self._index.streams()
+            return self._storage.index.streams()
 
     def read(self, numbers: NDArray[np.int64]) -> Rows:
         """Return whole rows by number (`Batch.rows`), for the times, flags and versions a batch leaves out.
@@ -192,7 +137,7 @@ class Replay:
             RecordError: if one is not stored any more.
         """
         with self._lock:
-            return self._segment.read(numbers)
+            return self._storage.segment.read(numbers)
 
     # --- in ------------------------------------------------------------------------------------------------
 
@@ -220,26 +165,12 @@ class Replay:
         for begin in range(0, len(rows), step):
             part = slice(begin, begin + step)
             with self._lock:
-                fresh[part] = self._store(rows[part])
+                fresh[part] = self._storage.store(rows[part])
+                self.duplicate_rows += int(np.count_nonzero(~fresh[part]))
         new[kept] = fresh
         if self._sync:
-            self._segment.flush()
+            self._storage.segment.flush()
         return new
-
-    def _store(self, rows: Rows) -> NDArray[np.bool_]:
-        """Store rows that are newer than all before them in their stream; return which are."""
-        fresh = self._index.fresh(rows)
-        if not fresh.all():
-            self.duplicate_rows += int(np.count_nonzero(~fresh))
-            rows = taken(rows, fresh)
-        first = self._segment.append(rows)
-        refused = self._index.release(self._segment.oldest)
-        admitted = self._index.append(first, rows)
-        if self._priorities is not None:
-            for slots in refused:
-                self._priorities.withdraw(slots)
-            self._priorities.admit(admitted)
-        return fresh
 
     def finite(self, rows: Rows) -> NDArray[np.bool_]:
         """Tell which rows hold finite numbers only, ``(n,)``: `add` refuses the others."""
@@ -280,10 +211,10 @@ class Replay:
                 that cannot be, or is given where there are no priorities.
         """
         with self._lock:
-            slots, weights = self._draw(batch_size, beta)
-            entries = self._index.entries.take(slots)
-            rows, frames = self._gather(np.concatenate((slots, entries["bootstrap"])))
-            newest = self._segment.head - 1
+            slots, weights = self._storage.draw(batch_size, beta, self._rng)
+            entries = self._storage.index.entries.take(slots)
+            rows, frames = self._storage.gather(np.concatenate((slots, entries["bootstrap"])))
+            newest = self._storage.segment.head - 1
         return assemble(self.schema, rows, frames, entries, self._numbers(slots, newest), weights)
 
     def sample_sequences(self, batch_size: int, length: int, *, beta: float | None = None) -> SequenceBatch:
@@ -303,25 +234,14 @@ class Replay:
         if length < 1:
             raise ConfigError(f"cannot sample sequences of {length} steps: ask for at least 1")
         with self._lock:
-            starts, weights = self._draw(batch_size, beta)
-            slots = walk(self._index, starts, length)
-            rows, frames = self._gather(slots.reshape(-1))
-            newest = self._segment.head - 1
+            starts, weights = self._storage.draw(batch_size, beta, self._rng)
+            slots = walk(self._storage.index, starts, length)
+            rows, frames = self._storage.gather(slots.reshape(-1))
+            newest = self._storage.segment.head - 1
         shape = slots.shape
         frames = {name: values.reshape(*shape, *values.shape[1:]) for name, values in frames.items()}
         numbers = self._numbers(slots, newest)
         return assemble_sequences(self.schema, rows.reshape(shape), frames, numbers, self.gamma, weights)
-
-    def _draw(self, count: int, beta: float | None) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
-        """Return slots and, with priorities, importance weights."""
-        check_count(self._index, count)
-        if self._priorities is None:
-            if beta is not None:
-                raise ConfigError(f"beta is {beta}, but this replay has no priorities to correct for")
-            return draw(self._index, count, self._rng), None
-        if beta is not None and not 0.0 <= beta <= 1.0:
-            raise ConfigError(f"beta is {beta}; it must be between 0 and 1")
-        return self._priorities.draw(count, 1.0 if beta is None else beta, self._rng)
 
     def update_priorities(self, rows: NDArray[np.int64], priorities: NDArray[Any]) -> None:
         """Set the priorities of rows, as a rule of the last batch.
@@ -341,19 +261,7 @@ class Replay:
         if given.shape != numbers.shape:
             raise ConfigError(f"{len(given)} priorities were given for {len(numbers)} rows: give one each")
         with self._lock:
-            if self._priorities is None:
-                raise ConfigError("this replay draws every row alike: it has no priorities to update")
-            stored = (numbers >= self._segment.oldest) & (numbers < self._segment.head)
-            self._priorities.update(numbers[stored] % self._capacity, given[stored])
-
-    def _gather(self, slots: NDArray[np.int64]) -> tuple[Rows, Leaves]:
-        """Return the heads of rows, and what is stored apart, stacks rebuilt."""
-        rows = self._segment.rows.take(slots)
-        frames = {
-            name: self._segment.frames[name].take(earlier(self._index, slots, field.stack), axis=0)
-            for name, field in self.schema.apart.items()
-        }
-        return rows, frames
+            self._storage.update_priorities(numbers, given)
 
     def _numbers(self, slots: NDArray[np.int64], newest: int) -> NDArray[np.int64]:
         """Return the numbers of the rows that were in these slots when ``newest`` was the newest row."""
@@ -378,13 +286,14 @@ class Replay:
         numbers = np.asarray(numbers, np.int64).reshape(-1)
         verdicts = np.full(len(numbers), Verdict.UNKNOWN, np.uint8)
         with self._lock:
+            index = self._storage.index
             if len(numbers):
-                self._segment.read(np.array([numbers.min(), numbers.max()]))  # refuses what is not stored
+                self._storage.segment.read(np.array([numbers.min(), numbers.max()]))  # refuses the lost
             slots = numbers % self._capacity
-            known = self._index.sampleable[slots]
+            known = index.sampleable[slots]
             slots = slots[known]
-            rows, frames = self._gather(np.concatenate((slots, self._index.following(slots))))
-            entries = self._index.entries.take(slots)
+            rows, frames = self._storage.gather(np.concatenate((slots, index.following(slots))))
+            entries = index.entries.take(slots)
         batch = assemble(self.schema, rows, frames, entries, numbers[known])
         verdicts[known] = compare(self.schema, rows[: len(slots)], batch)
         return verdicts
@@ -397,19 +306,9 @@ class Replay:
             return self._state()
 
     def _state(self) -> dict[str, Any]:
-        return {
-            "schema": self.schema.digest(),
-            "capacity": self._capacity,
-            "gamma": self.gamma,
-            "n_step": self.n_step,
-            "mapped": self._rows_elsewhere,
-            "priority_exponent": None if self._sampling is None else self._sampling.exponent,
-            "largest_priority": None if self._priorities is None else self._priorities.largest,
-            "oldest": self._segment.oldest,
-            "head": self._segment.head,
+        return self._storage.state() | {
             "evaluation_rows": self.evaluation_rows,
             "duplicate_rows": self.duplicate_rows,
-            "streams": [[stream, *last] for stream, last in self._index.streams().items()],
             "random": self._rng.bit_generator.state,
         }
 
@@ -420,16 +319,8 @@ class Replay:
         a mapped replay, whose file holds the rows already and is flushed, the rows are left out.
         """
         with self._lock:
-            self._segment.flush()
-            write_snapshot(_snapshot(path), self._state(), self._chunks())
-
-    def _chunks(self) -> Iterator[NDArray[Any]]:
-        numbers = np.arange(self._segment.oldest, self._segment.head)
-        if not self._rows_elsewhere:
-            for begin in range(0, len(numbers), ADD_ROWS):
-                yield self._segment.read(numbers[begin : begin + ADD_ROWS])
-        if self._priorities is not None:
-            yield self._priorities.weights(numbers % self._capacity).astype(WEIGHT, copy=False)
+            self._storage.segment.flush()
+            write_snapshot(_snapshot(path), self._state(), self._storage.chunks())
 
     def restore(self, path: Path) -> None:
         """Continue from what `save` wrote; the next batch is bit for bit the one that would have come then.
@@ -440,37 +331,17 @@ class Replay:
             RecordError: if the snapshot is missing or damaged, was made with other settings, or needs rows
                 that the mapped file lacks. The replay is as it was before the call then.
         """
-        row_bytes = 0 if self._rows_elsewhere else self.schema.row_dtype.itemsize
-        saved = read_saved(_snapshot(path), self.state(), row_bytes)
-        segment = self._segment if self._rows_elsewhere else saved.segment(self.schema, self._capacity)
-        saved.check_within(segment)
-        index = self._build_index(segment)
-        index.remember(saved.streams)
-        priorities = self._restored_priorities(saved, segment, index)
+        saved = read_saved(_snapshot(path), self.state(), self._storage.saved_row_bytes)
+        storage = self._storage.restored(saved)
         with self._lock:
-            self._segment, self._index, self._priorities = segment, index, priorities
+            self._storage = storage
             self._rng = saved.random
             self.evaluation_rows, self.duplicate_rows = saved.counters
-
-    def _restored_priorities(
-        self, saved: SavedReplay, segment: Segment, index: NStepIndex
-    ) -> Priorities | None:
-        """Return the saved priorities; rows that the file got after the snapshot are new."""
-        try:
-            priorities = self._new_priorities(index, saved.largest_priority)
-            if priorities is not None and saved.weights is not None:
-                kept = np.arange(max(saved.oldest, segment.oldest), saved.head)
-                priorities.put_back(kept % self._capacity, saved.weights[kept - saved.oldest])
-        except ValueError as error:
-            raise RecordError(f"{saved.path} cannot be restored: {error}") from error
-        return priorities
 
     def close(self) -> None:
         """Flush and let go of the storage; the replay is empty afterwards."""
         with self._lock:
-            self._segment.close()
-            self._index = self._new_index(self._segment.head)
-            self._priorities = self._new_priorities(self._index)
+            self._storage.close()
 
 
 def _snapshot(path: Path) -> Path:

@@ -292,8 +292,7 @@ def record_schema(
         leaf_spaces: canonical observation, path -> space.
         action_space: the action space.
         stacks: leaves whose first axis is a history, newest last, by its length: each frame is sent and
-        stored
-            once.
+            stored once.
         checksum: whether each transition carries a hash (`tickrate.data.checksums`).
 
     Raises:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,19 +23,14 @@ from tickrate.runtime.episode_log import EpisodeLog
 from tickrate.runtime.feed import Feed
 from tickrate.runtime.figures import Rate, StepTiming
 from tickrate.runtime.learner_config import TrainerConfig
+from tickrate.runtime.learner_counters import LearnerCounters
 from tickrate.runtime.limiter import UpdateLimiter
+from tickrate.runtime.published import Published
 from tickrate.runtime.rounds import NO_BACKLOG, Rounds
 from tickrate.runtime.run_folder import RunFolder, load_state, save_state, write_atomically
 from tickrate.tracking.tracker import Tracker
 
 _log = logging.getLogger(__name__)
-
-KEPT_POLICIES = 512
-"""Published policies kept in memory, so that the one that did best in an evaluation can still be saved."""
-
-
-HANDED_OUT = "handed_out.policy"
-"""Name of the newest published policy in the checkpoint of a synchronous run."""
 
 
 class Learner:
@@ -60,6 +53,7 @@ class Learner:
         importance_exponent: see `Feed`; of use with priorities only.
 
     Attributes:
+        published: the policies handed out, and the best of them.
         offline_updates: updates made so far that no step of the run was due for.
 
     Raises:
@@ -101,17 +95,12 @@ class Learner:
         )
         self.period_s = period_s
         self._paths = [(field.name, f"o/{field.name}") for field in replay.schema.observation]
-        self._evaluation_episodes = evaluation_episodes
         self.limiter = UpdateLimiter(config.updates_per_step, config.start_steps)
         self.rounds = Rounds(synchronous_steps)
         if self.rounds.synchronous:
             self.limiter.backlog_steps = NO_BACKLOG
         self.offline_updates = 0
-        self.version = 0
-        self.best_score = -np.inf
-        self.best_version = 0
-        self._policies: OrderedDict[int, tuple[bytes, float]] = OrderedDict()
-        self._scores: dict[int, list[float]] = {}
+        self.published = Published(folder, evaluation_episodes)
         self._metrics: Mapping[str, Any] = {}
         self._timing = StepTiming()
         self._lag = (0, 0.0)
@@ -130,6 +119,11 @@ class Learner:
     def wall_s(self) -> float:
         """Seconds of wall time that the run has taken, earlier commands included."""
         return self._wall_offset_s + clock.now() - self._started
+
+    @property
+    def version(self) -> int:
+        """Version of the newest policy, 0 before the first."""
+        return self.published.version
 
     @property
     def updates(self) -> int:
@@ -153,8 +147,7 @@ class Learner:
         """
         self._started = start
 
-    # --- data in
-    # ---------------------------------------------------------------------------------------------
+    # --- data in -------------------------------------------------------------------------------------------
 
     def ingest(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Add rows to the replay, count the training steps among them, and note their timing.
@@ -175,9 +168,7 @@ class Learner:
         training = _those(acted, (acted["flags"] & Flag.EVALUATION) == 0)
         self.limiter.add_steps(len(training))
         if len(acted):
-            # A worker may still act with what an earlier life of this trainer handed out after its last
-            # checkpoint: our next policy has to count as newer than that.
-            self.version = max(self.version, int(acted["policy_version"].max()))
+            self.published.seen(int(acted["policy_version"].max()))
         if len(training):
             self._observe(training)
             self.policy_of(training[-1])
@@ -208,10 +199,10 @@ class Learner:
             The policy's version, and its age in seconds (None if unknown).
         """
         used, start = int(row["policy_version"]), float(row["start"])
-        kept = self._policies.get(used)
+        published_at = self.published.published_at(used)
         age = None
-        if kept is not None and start > 0 and clock_offset_s is not None:
-            age = start + clock_offset_s - kept[1]
+        if published_at is not None and start > 0 and clock_offset_s is not None:
+            age = start + clock_offset_s - published_at
         if used > 0 and not row["flags"] & Flag.EVALUATION:
             self._lag = (self.version - used, age or 0.0)
         return used, age
@@ -240,27 +231,10 @@ class Learner:
             values[f"{prefix}/lap_time_s"] = summary.metrics["lap_time_s"]
         if summary.evaluation:
             values["eval/score"] = summary.score
-            self._judge(summary)
+            self.published.judge(summary)
         self._tracker.scalars(self.age, values)
 
-    def _judge(self, summary: EpisodeSummary) -> None:
-        version = summary.policy_version
-        if summary.cut or summary.metrics.get("takeover_steps"):
-            self._scores.pop(version, None)
-            return
-        scores = self._scores.setdefault(version, [])
-        scores.append(summary.score)
-        if len(scores) < self._evaluation_episodes:
-            return
-        worst = min(self._scores.pop(version))
-        kept = self._policies.get(version)
-        if worst > self.best_score and kept is not None:
-            self.best_score, self.best_version = worst, version
-            write_atomically(self.folder.best_policy, kept[0])
-            write_atomically(self.folder.best, json.dumps({"score": worst, "version": version}).encode())
-
-    # --- learning
-    # --------------------------------------------------------------------------------------------
+    # --- learning ------------------------------------------------------------------------------------------
 
     def update_if_due(self) -> bool:
         """Make one update if the limiter allows one and there is data; return whether it did."""
@@ -292,20 +266,9 @@ class Learner:
 
     def publish(self) -> tuple[int, bytes]:
         """Return (version, policy) of the weights as they are now; versions grow by one."""
-        self.version += 1
         self._published_at = self.updates
         self.rounds.finish(self.limiter)
-        weights = self.algorithm.policy_bytes(self.version)
-        self._policies[self.version] = (weights, clock.now())
-        while len(self._policies) > KEPT_POLICIES:
-            self._policies.popitem(last=False)
-        return self.version, weights
-
-    @property
-    def handed_out(self) -> tuple[int, bytes] | None:
-        """The newest policy (version, bytes) as it was published, None if it is not known any more."""
-        kept = self._policies.get(self.version)
-        return None if kept is None else (self.version, kept[0])
+        return self.published.add(self.algorithm.policy_bytes)
 
     @property
     def finished(self) -> bool:
@@ -322,8 +285,7 @@ class Learner:
             enough = False  # a run ends with a whole round
         return enough or (limit is not None and elapsed >= limit)
 
-    # --- books
-    # -----------------------------------------------------------------------------------------------
+    # --- books ---------------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, float]:
         """Return the present metrics, by the names of ``docs/metrics.md``; call it seldom, it waits."""
@@ -354,76 +316,73 @@ class Learner:
         """Return the lateness of the live steps of this boot, in seconds, at most `LATENESS_STEPS`."""
         return self._timing.lateness()
 
+    # --- checkpoints ---------------------------------------------------------------------------------------
+
     def save(self) -> Path:
         """Write a checkpoint: all of it, or (after a crash) none; return its folder."""
         temporary = self.folder.begin_checkpoint(self.age)
         self._source.save(temporary)
-        counters = {
-            "steps": self.limiter.steps,
-            "updates": self.limiter.updates,
-            "offline_updates": self.offline_updates,
-            "forgiven": self.limiter.forgiven,
-            "published_at": self._published_at,
-            "version": self.version,
-            "best_score": None if np.isinf(self.best_score) else self.best_score,
-            "best_version": self.best_version,
-            "wall_s": self.wall_s,
-            "wall_offset_s": self._wall_offset_s,
-            "started": self._started,
-            "overruns": self._timing.overruns,
-            "rows": self.replay.rows_added,
-            "return_scale": None if self._return_scale is None else self._return_scale.state(),
-            "round_target": self.rounds.target,
-        }
-        save_state(temporary, self.algorithm.state(), counters)
-        if self.rounds.synchronous and (policy := self.handed_out) is not None:
-            write_atomically(temporary / HANDED_OUT, policy[1])  # the weights may have gone on since
+        save_state(temporary, self.algorithm.state(), self._counters().to_json())
+        if self.rounds.synchronous:
+            self.published.save_handed_out(temporary)
         folder = self.folder.finish_checkpoint(temporary, self.age)
         write_atomically(self.folder.latest_policy, self.algorithm.policy_bytes(self.version))
         return folder
+
+    def _counters(self) -> LearnerCounters:
+        return LearnerCounters(
+            steps=self.limiter.steps,
+            updates=self.limiter.updates,
+            offline_updates=self.offline_updates,
+            forgiven=self.limiter.forgiven,
+            published_at=self._published_at,
+            version=self.version,
+            best_score=self.published.best_score,
+            best_version=self.published.best_version,
+            wall_s=self.wall_s,
+            wall_offset_s=self._wall_offset_s,
+            started=self._started,
+            overruns=self._timing.overruns,
+            rows=self.replay.rows_added,
+            return_scale=None if self._return_scale is None else self._return_scale.state(),
+            round_target=self.rounds.target,
+        )
 
     def restore(self, checkpoint: Path) -> None:
         """Continue from a checkpoint: replay, networks, optimisers, counters and random states.
 
         Raises:
             RunFolderError, RecordError: if any part is missing, damaged or of another shape. Throw this
-            learner
-                away then: some of its parts may have been restored.
+                learner away then: some of its parts may have been restored.
         """
-        state, counters = load_state(checkpoint)
-        try:
-            numbers = {name: float(counters[name]) for name in _COUNTERS}
-            offline_updates = int(counters.get("offline_updates", 0))  # earlier releases had none
-            best = counters["best_score"]
-            if (counters["return_scale"] is None) != (self._return_scale is None):
-                raise ValueError("replay.return_limit was switched on or off since")
-            best_score = -np.inf if best is None else float(best)
-            target = counters.get("round_target")  # checkpoints of older releases have none
-            target = None if target is None else int(target)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(
-                f"checkpoint {checkpoint}: counters.json lacks a number: {error!r}"
-            ) from error
+        state, saved = load_state(checkpoint)
+        counters = LearnerCounters.from_json(saved, checkpoint)
+        if (counters.return_scale is None) != (self._return_scale is None):
+            raise RunFolderError(f"checkpoint {checkpoint}: replay.return_limit was switched on or off since")
         self._source.restore(checkpoint)
         self.algorithm.restore(state)
-        if self._return_scale is not None:
-            self._return_scale.restore(counters["return_scale"])
-        self.limiter.steps = int(numbers["steps"])
-        self.limiter.updates = int(numbers["updates"])
-        self.limiter.forgiven = numbers["forgiven"]
-        self.offline_updates = offline_updates
-        self._published_at, self.rounds.target = int(numbers["published_at"]), target
-        self.rounds.began_at_step = self.limiter.steps
-        self.version = int(numbers["version"])
-        self._recall_handed_out(checkpoint)
-        self.best_score, self.best_version = best_score, int(numbers["best_version"])
-        self._timing.overruns = int(numbers["overruns"])
-        # A trainer that died and was started again within one command has not taken the time twice.
-        same_command = numbers["started"] == self._started
-        self._wall_offset_s = numbers["wall_offset_s" if same_command else "wall_s"]
-        self._recall_best()
+        self._restore_counters(counters)
+        self.published.restore(
+            checkpoint,
+            version=counters.version,
+            best_score=counters.best_score,
+            best_version=counters.best_version,
+        )
         self._log_of_episodes.read()
-        self._account_from(int(numbers["rows"]))
+        self._account_from(counters.rows)
+
+    def _restore_counters(self, counters: LearnerCounters) -> None:
+        if self._return_scale is not None and counters.return_scale is not None:
+            self._return_scale.restore(counters.return_scale)
+        self.limiter.steps, self.limiter.updates = counters.steps, counters.updates
+        self.limiter.forgiven = counters.forgiven
+        self.offline_updates = counters.offline_updates
+        self._published_at = counters.published_at
+        self.rounds.target, self.rounds.began_at_step = counters.round_target, counters.steps
+        self._timing.overruns = counters.overruns
+        # A trainer that died and was started again within one command has not taken the time twice.
+        same_command = counters.started == self._started
+        self._wall_offset_s = counters.wall_offset_s if same_command else counters.wall_s
 
     def recover(self) -> None:
         """Continue from the journal alone: the trainer died before its first checkpoint."""
@@ -435,35 +394,6 @@ class Learner:
         size = 1 if self.rounds.synchronous else 1024
         for rows in _stored(self.replay, max(number, self.replay.oldest_row), size):
             self._account(rows)
-
-    def _recall_handed_out(self, checkpoint: Path) -> None:
-        """Know again what the workers act with: it goes out once more under the same version."""
-        path = checkpoint / HANDED_OUT
-        try:
-            if path.exists():
-                self._policies[self.version] = (path.read_bytes(), clock.now())
-        except OSError as error:
-            raise RunFolderError(f"{path} cannot be read: {error}") from error
-
-    def _recall_best(self) -> None:
-        """Take the best score from beside the best policy: it may have been found after the checkpoint."""
-        if not (self.folder.best.exists() and self.folder.best_policy.exists()):
-            return
-        try:
-            best = json.loads(self.folder.best.read_text(encoding="utf-8"))
-            score, version = float(best["score"]), int(best["version"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(
-                f"{self.folder.best} does not say a score and a version: {error!r}"
-            ) from error
-        if score > self.best_score:
-            self.best_score, self.best_version = score, version
-
-
-_COUNTERS = (
-    *("steps", "updates", "forgiven", "published_at", "version", "best_version"),
-    *("wall_s", "wall_offset_s", "started", "overruns", "rows"),
-)
 
 
 def _stored(replay: Replay, begin: int, size: int = 1024) -> Iterator[NDArray[Any]]:

@@ -97,8 +97,7 @@ class ReplayConfig:
     storage: Literal["auto", "journal", "memory"] = "auto"
     """``journal``: in a file of the run folder, so that every acknowledged transition survives a killed
     trainer. ``memory``: in memory, saved with each checkpoint only. ``auto``: the journal wherever workers
-    are
-    processes of their own, memory in a serial run."""
+    are processes of their own, memory in a serial run."""
     sync: bool = False
     """Force the journal to the disk before transitions are acknowledged, so that they survive a power cut as
     well. Costs milliseconds a batch of rows; `docs/benchmarks.md` has figures."""

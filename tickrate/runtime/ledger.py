@@ -2,9 +2,8 @@
 
 A stream is one outbox of one worker; its number is its place here, and every row in the journal carries it.
 An entry's name is written once, before the first row of the stream; afterwards only one 8-byte cell moves,
-after
-the rows are in the journal. So a killed trainer finds, at worst, a cell that is one batch behind: that batch
-comes again and the replay leaves it out.
+after the rows are in the journal. So a killed trainer finds, at worst, a cell that is one batch behind: that
+batch comes again and the replay leaves it out.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ class SharedOutlet:
         """The record schema of the rows."""
         return self.contract.schema()
 
-    # --- the control process's side (an `Outlet`)
-    # --------------------------------------------------------------
+    # --- the control process's side (an `Outlet`) ----------------------------------------------------------
 
     def put_row(self, row: Row) -> None:
         """Copy a row into the ring; full, it is dropped and counted."""
@@ -147,8 +146,7 @@ class SharedOutlet:
             hold="the outbox is full" if block.get("hold") else "",
         )
 
-    # --- the companion's side
-    # ----------------------------------------------------------------------------------
+    # --- the companion's side ------------------------------------------------------------------------------
 
     def take_summaries(self) -> list[EpisodeSummary]:
         """Return the summaries that wait."""

@@ -117,8 +117,7 @@ def make_takeover(
 
     Raises:
         ConfigError: if there is no such class, it cannot be made, it has no ``command``, or ``max_step`` is
-        set
-            for actions that are categories.
+            set for actions that are categories.
     """
     if not target:
         return None

@@ -188,7 +188,7 @@ class Trainer:
         self._next_log = clock.now() + learner.config.log_every_s
         # A resumed run acts on with what it had learned. One that had saved nothing yet has only its rows:
         # the workers go on with the policy that they have. In rounds the same policy goes out again.
-        policy = learner.handed_out
+        policy = learner.published.handed_out
         if policy is None and learner.version > 0 and learner.updates > 0:
             policy = learner.publish()
         if policy is not None:
@@ -276,10 +276,10 @@ class Trainer:
             "trainer/refused_messages": float(self.reception.refused),
             "trainer/workers": float(len(peers)),
         }
-        if learner.best_version > 0:
+        if learner.published.best_version > 0:
             metrics |= {
-                "eval/best_score": learner.best_score,
-                "eval/best_version": float(learner.best_version),
+                "eval/best_score": learner.published.best_score,
+                "eval/best_version": float(learner.published.best_version),
             }
         self._status(state, text, metrics)
 

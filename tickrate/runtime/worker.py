@@ -156,8 +156,7 @@ class ControlLoop:
         enough = self._max_steps is not None and self._seat.steps >= self._max_steps
         return enough or self._outlet.orders().shutdown
 
-    # --- waiting with the device safe
-    # -------------------------------------------------------------------------
+    # --- waiting with the device safe ----------------------------------------------------------------------
 
     def _held(self) -> str:
         """Return why the device has to stand still by order, in words for the state; empty if it has not."""
@@ -205,8 +204,7 @@ class ControlLoop:
     def _newer_or_held(self) -> bool:
         return self._seat.swap() or bool(self._held())
 
-    # --- episodes of each purpose
-    # -----------------------------------------------------------------------------
+    # --- episodes of each purpose --------------------------------------------------------------------------
 
     def _test(self) -> None:
         """Evaluate one episode with the newest weights, and do nothing else."""

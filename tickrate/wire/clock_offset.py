@@ -1,9 +1,8 @@
 """The offset between two machines' clocks, from the round trips of pings.
 
 A ping leaves at t0 (here), arrives at t1 and is answered at t2 (there), and the answer arrives at t3 (here).
-The other clock is ahead by ((t1 - t0) + (t2 - t3)) / 2, right within half of the round trip (t3 - t0) - (t2 -
-t1)
-(RFC 5905, section 8). The shortest round trip of the last few is the one to believe.
+The other clock is ahead by ((t1 - t0) + (t2 - t3)) / 2, right within half of the round trip (t3 - t0) -
+(t2 - t1) (RFC 5905, section 8). The shortest round trip of the last few is the one to believe.
 """
 
 from __future__ import annotations
