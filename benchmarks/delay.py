@@ -10,10 +10,15 @@ and the same preset without any delay.
 Bars, with buffer and correction: 90 % at 1 step, 70 % at 3 to 5 steps, for the mean of the seeds of each
 preset.
 
+On the wall clock, one row: the circuit at 20 Hz with its shipped experiment, commands delayed by 3 to 5 steps
+at random (and by the one step of real time), with nothing, with the buffer, and with the correction, beside
+no delay at all. It has no bar.
+
 Runs are resumed one by one: each has a file in benchmarks/results/delay when it is complete.
 
     python benchmarks/delay.py                  the whole table in lock-step (some 3 core-hours)
     python benchmarks/delay.py --quick --check  preset live, one seed, delays 0, 1, 3-5 with the correction
+    python benchmarks/delay.py --wall-clock     the row on the circuit, 20 minutes
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _circuit_runs as circuit
 import _learning_runs as learning
 
 STEPS = 12_000
@@ -178,6 +184,29 @@ def report(
     return good
 
 
+def wall_clock(folder: Path, minutes: float) -> bool:
+    """Drive the circuit with and without delays; print the row; return whether the correction made a lap."""
+    low, high = DELAYS["3-5"]
+    delayed = [f"environment.delays.action=[{low}, {high}]"]
+    length = high + 2  # real time has a step of its own, and the correction reads one command more
+    told = [*delayed, f"environment.realtime.act_buf_len={length}", "environment.realtime.timing_in_obs=true"]
+    untold = ["environment.realtime.act_in_obs=false", "environment.realtime.timing_in_obs=false"]
+    settings = {
+        "no-delay": [],
+        "nothing": [*delayed, *untold],
+        "buffer": told,
+        "correction": [*told, f"algorithm.delay_correction={length}"],
+    }
+    runs = [learning.Run(way, f"circuit-{minutes:g}min", 0, 0, folder=folder) for way in settings]
+    circuit.drive(runs, settings, minutes, side_by_side=len(runs), further=True)
+    print(f"\ncircuit at 20 Hz, wall clock, {minutes:g} minutes a run; delays of {low} to {high} steps")
+    print(circuit.TABLE_HEAD)
+    for run in runs:
+        print(circuit.row(run))
+    first: float = learning.read_table(runs[-1].file)[0]["first_lap_s"]
+    return first == first
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -186,6 +215,8 @@ def main() -> int:
         "--quick", action="store_true", help="preset live, one seed, with the correction only"
     )
     parser.add_argument("--check", action="store_true", help="exit 1 if a bar is not met")
+    parser.add_argument("--wall-clock", action="store_true", help="the row on the circuit instead")
+    parser.add_argument("--minutes", type=float, default=20.0, help="of a run on the circuit")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the runs' files are")
     parser.add_argument("--run", nargs=3, metavar=("CONTENDER", "TASK", "SEED"), help=argparse.SUPPRESS)
@@ -194,6 +225,9 @@ def main() -> int:
         contender, task, seed = arguments.run
         run_one(learning.Run(contender, task, int(seed), STEPS, folder=arguments.folder))
         return 0
+    if arguments.wall_clock:
+        lapped = wall_clock(arguments.folder, arguments.minutes)
+        return 0 if lapped or not arguments.check else 1
     presets, delays, seeds, ways = PRESETS, tuple(DELAYS), SEEDS, WAYS
     if arguments.quick:
         presets, delays, seeds, ways = ("live",), ("0", "1", "3-5"), (0,), ("correction",)

@@ -38,6 +38,36 @@ def test_the_declared_symmetry_is_used():
     assert mirror_of(CONTRACT) is None
 
 
+def test_the_action_buffer_is_mirrored_as_the_actions_are():
+    buffer = spaces.Box(-1.0, 1.0, (2, 1), np.float32)
+    leaves = {**CONTRACT.leaf_spaces, "actions": buffer}
+    declared = {"observation": {"place": [None, [-1, 1]]}, "action": [-1.0]}
+    contract = dataclasses.replace(CONTRACT, leaf_spaces=leaves, action_buffer_length=2, mirror=declared)
+    observation = {
+        "place": np.array([[1, 2], [3, 4]], np.float32),
+        "actions": np.array([[[0.1], [0.2]], [[0.3], [0.4]]], np.float32),
+    }
+    batch = Batch(
+        observation=observation,
+        action=np.array([[0.5], [0.5]], np.float32),
+        reward=np.zeros(2, np.float32),
+        discount=np.ones(2, np.float32),
+        next_observation={path: leaf.copy() for path, leaf in observation.items()},
+        extras={},
+        rows=np.arange(2),
+    )
+    mirrored = mirror_of(contract)(batch)
+    for seen in (mirrored.observation, mirrored.next_observation):
+        np.testing.assert_array_equal(
+            seen["actions"], np.array([[[-0.1], [-0.2]], [[0.3], [0.4]]], np.float32)
+        )
+
+
+def test_an_action_buffer_that_is_not_observed_needs_no_mirror():
+    declared = {"observation": {"actions": [None, [-1]]}, "action": [-1.0]}
+    assert mirror_of(declaring(declared)) is not None
+
+
 @pytest.mark.parametrize(
     ("mirror", "message"),
     [

@@ -19,6 +19,7 @@ from tickrate.data.priorities import Proportional
 from tickrate.data.replay import Replay
 from tickrate.data.return_scale import ReturnScale
 from tickrate.errors import ConfigError, RecordError, RunFolderError, suggest
+from tickrate.realtime.spaces import ACTIONS
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
@@ -186,6 +187,8 @@ class LearnerParts:
 def mirror_of(contract: EnvironmentContract) -> Mirror | None:
     """Return the augmentation for the left-right symmetry that the interface declares, or None.
 
+    The action buffer is not the interface's: it is mirrored as the actions are, wherever it is observed.
+
     Raises:
         ConfigError: if what it declares has another form, names a leaf that is not there, or is no symmetry.
     """
@@ -204,6 +207,10 @@ def mirror_of(contract: EnvironmentContract) -> Mirror | None:
             "mirror() of the interface must return {'observation': {leaf: (permutation, signs)}, "
             f"'action': signs}}; got {contract.mirror!r}"
         ) from error
+    if not contract.action_buffer_length:
+        leaves.pop(ACTIONS, None)
+    elif ACTIONS in contract.leaf_spaces:
+        leaves.setdefault(ACTIONS, (None, action))
     for path in leaves:
         if path not in contract.leaf_spaces:
             near = suggest(path, contract.leaf_spaces)

@@ -243,7 +243,6 @@ class CircuitTask:
         return {
             "observation": {
                 "lidar": (np.arange(BEAMS)[::-1].copy(), np.ones(BEAMS, dtype=np.float32)),
-                "actions": (None, signs),
             },
             "action": signs,
         }
