@@ -113,8 +113,5 @@ def test_the_training_script_runs(tmp_path, monkeypatch, capsys):
     assert "best policy:" in capsys.readouterr().out
 
 
-def test_links_and_pictures_are_there():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (ROOT / target).exists(), target
+def test_the_picture_is_there():
     assert (ROOT / "docs" / "images" / "demo.png").stat().st_size > 10_000

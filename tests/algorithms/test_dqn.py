@@ -354,3 +354,33 @@ def test_a_skipped_batch_leaves_priorities_as_they_were():
     dqn.update(batch_of(8, reward=np.full(8, np.nan, np.float32)))
     assert dqn.priorities().shape == (8,)
     assert np.isnan(dqn.priorities()).all()
+
+
+def test_mixed_precision_acts_and_is_told():
+    config = preset("dqn")
+    dqn, plain = make(replace(config, mixed_precision=True)), make(config)
+    assert dqn.effects() == []
+    told, expected = dqn.update(batch_of()), plain.update(batch_of())
+    assert told["q_loss"].dtype == torch.float32
+    torch.testing.assert_close(told["q_loss"], expected["q_loss"], rtol=0.05, atol=1e-3)
+    assert not torch.equal(told["q_loss"], expected["q_loss"])
+    assert dqn.effects() == [
+        "compile off: 0 graphs compiled, 0 breaks; networks computed in torch.bfloat16, "
+        "losses in torch.float32"
+    ]
+    assert dqn.effects() == plain.effects() == []
+    assert all(p.dtype == torch.float32 for p in dqn.networks.parameters())
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+def test_compilation_acts_and_is_told():
+    config = preset("dqn")
+    dqn, plain = make(replace(config, compile="default")), make(config)
+    for step in range(3):
+        told, expected = dqn.update(batch_of(seed=step)), plain.update(batch_of(seed=step))
+    torch.testing.assert_close(told["q_loss"], expected["q_loss"])
+    assert dqn.effects() == [
+        "compile default: 1 graphs compiled, 0 breaks; networks computed in torch.float32, "
+        "losses in torch.float32"
+    ]

@@ -220,8 +220,8 @@ def test_compilation_and_precision_act_and_are_told():
     for _ in range(3):
         batch = replay.sample(64)
         told, expected = sac.update(batch), plain.update(batch)
-    assert sac._compiler.graphs == 2
-    assert sac._compiler.breaks == 0
+    assert sac._acceleration.graphs == 2
+    assert sac._acceleration.breaks == 0
     torch.testing.assert_close(told["critic_loss"], expected["critic_loss"], rtol=0.05, atol=1e-3)
     (sentence,) = sac.effects()
     assert sentence == (

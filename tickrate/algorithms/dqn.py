@@ -20,6 +20,7 @@ from tickrate.algorithms.dqn_batch import TransitionLoader
 from tickrate.algorithms.dqn_config import DQNConfig
 from tickrate.algorithms.dqn_functions import (
     DQNFunctions,
+    Transition,
     double_joint_outputs,
     double_outputs,
     head_loss,
@@ -33,6 +34,7 @@ from tickrate.algorithms.group_inputs import GroupInputs
 from tickrate.artefact import Exploration, PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
+from tickrate.nn.compiling import Acceleration
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.features import VECTOR
 from tickrate.nn.state import Arrays, check_arrays, load_arrays, module_tensors, to_arrays
@@ -90,6 +92,8 @@ class DQN:
         options = config.optimiser
         self._descent = make_descent("q_loss", self.networks.online, options, config.gradient_limit)
         self.functions = functions or _functions(config)
+        self._acceleration = Acceleration(config.compile, config.mixed_precision, self.device)
+        self._terms = self._acceleration.compiled(self._plain_terms)
         self.updates = 0
         """Updates done so far."""
         self._metrics: dict[str, SupportsFloat] = {}
@@ -131,7 +135,7 @@ class DQN:
         Raises:
             ConfigError: if inputs are to be normalised and `observe` was never called.
         """
-        networks, functions, metrics, head = self.networks, self.functions, self._metrics, self.head
+        networks, metrics, head = self.networks, self._metrics, self.head
         if networks.normaliser is not None and networks.normaliser.count == 0:
             raise ConfigError(
                 "dqn.normalise_observations is on, but observe() was never called: "
@@ -144,7 +148,27 @@ class DQN:
         transition = dataclasses.replace(transition, inputs=networks.normalised(transition.inputs))
         self._descent.follow(self.updates)
 
-        outputs = functions.outputs(networks, transition)
+        loss, chosen, target = self._terms(transition)
+        metrics["q_loss"] = self._descent.descend(loss)
+        metrics["q_gradient"] = self._descent.length
+
+        values, target_values = head.mean(chosen), head.target_mean(target)
+        metrics["q_mean"], metrics["target_mean"] = values.mean(), target_values.mean()
+        metrics["td_error"] = (values - target_values).abs().mean()
+        self._surprise = head.surprise(chosen, target).sum(0)
+        self.updates += 1
+        if self.updates % self.config.target_every == 0:
+            networks.move_target()
+        return {**metrics, "epsilon": self.epsilon, "skipped_updates": self._loader.skipped}
+
+    def _plain_terms(self, transition: Transition) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss, the outputs for the actions taken without gradients, and the target.
+
+        The outputs are ``(parts, batch, atoms)``, the target ``(batch,)`` or ``(batch, atoms)``.
+        """
+        functions, head = self.functions, self.head
+        with self._acceleration.precision():
+            outputs = functions.outputs(self.networks, transition)
         with torch.no_grad():
             target = functions.target(
                 head,
@@ -158,18 +182,7 @@ class DQN:
         loss = functions.loss(head, chosen, target).mean(0)
         if transition.weights is not None:
             loss = loss * transition.weights
-        metrics["q_loss"] = self._descent.descend(loss.mean())
-        metrics["q_gradient"] = self._descent.length
-
-        chosen = chosen.detach()
-        values, target_values = head.mean(chosen), head.target_mean(target)
-        metrics["q_mean"], metrics["target_mean"] = values.mean(), target_values.mean()
-        metrics["td_error"] = (values - target_values).abs().mean()
-        self._surprise = head.surprise(chosen, target).sum(0)
-        self.updates += 1
-        if self.updates % self.config.target_every == 0:
-            networks.move_target()
-        return {**metrics, "epsilon": self.epsilon, "skipped_updates": self._loader.skipped}
+        return loss.mean(), chosen.detach(), target
 
     def priorities(self) -> NDArray[np.float32]:
         """Return how far the network was from each target of the last batch, ``(batch,)``; waits.
@@ -185,6 +198,10 @@ class DQN:
     def faults(self) -> list[str]:
         """Return a sentence if the network was kept from bad steps since the last call; waits."""
         return [text] if (text := self._descent.fault()) else []
+
+    def effects(self) -> list[str]:
+        """Return sentences, once, about what compilation and mixed precision came to."""
+        return self._acceleration.effects(self.networks.online.computed_in) if self.updates else []
 
     def policy_bytes(self, version: int) -> bytes:
         """Return the present policy as an artefact, weights and statistics of one moment folded together.

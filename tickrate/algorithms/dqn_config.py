@@ -71,6 +71,11 @@ class DQNConfig:
     normalise_observations: bool = False
     """Scale vectors by running mean and variance of all observations, each counted once when it arrives; for
     spaces with unlike units. Images are scaled anyway."""
+    compile: Literal["off", "default", "reduce-overhead"] = "off"
+    """Compile the update with torch: ``default``, or ``reduce-overhead``, which on CUDA replays graphs.
+    Slower than ``off`` on most CPUs. Noise, dropout and shifts of images break the graph."""
+    mixed_precision: bool = False
+    """Compute the networks in bfloat16 (discounts, targets and losses stay float32). For GPUs."""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Leaves that the network reads, by path, as ``actor``; left out: all."""
 

@@ -95,6 +95,11 @@ class QNetwork(nn.Module):
         return writer.affine(both, rows.flatten(1), None)
 
     @property
+    def computed_in(self) -> torch.dtype:
+        """What the last stream's layers were computed in the last time."""
+        return self.advantages.computed_in
+
+    @property
     def projects(self) -> bool:
         """Whether `project` has anything to do."""
         return any(body is not None and body.projects for body in (self.trunk, self.values, self.advantages))

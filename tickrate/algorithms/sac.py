@@ -24,7 +24,7 @@ from tickrate.algorithms.sac_networks import SACNetworks
 from tickrate.artefact import PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.errors import ConfigError
-from tickrate.nn.compiling import Compiler
+from tickrate.nn.compiling import Acceleration
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.normaliser import RunningNormaliser
 from tickrate.nn.state import Arrays, check_arrays, load_arrays, module_tensors, to_arrays
@@ -97,14 +97,13 @@ class SAC:
         self._correction = make_correction(
             config.delay_correction, self._action, actor, critic, observation_spaces, action_buffer_length
         )
-        self._compiler = Compiler(config.compile)
-        self._critic_terms = self._compiler(self._plain_critic_terms)
-        self._actor_terms = self._compiler(self._plain_actor_terms)
+        self._acceleration = Acceleration(config.compile, config.mixed_precision, self.device)
+        self._critic_terms = self._acceleration.compiled(self._plain_critic_terms)
+        self._actor_terms = self._acceleration.compiled(self._plain_actor_terms)
         self.updates = 0
         """Critic updates done so far."""
         self._metrics: dict[str, SupportsFloat] = {}
         self._last: tuple[Tensor, Tensor] | None = None
-        self._told = False
         self._contract = functools.partial(
             PolicyContract,
             algorithm="sac",
@@ -209,7 +208,7 @@ class SAC:
             alpha: entropy coefficient.
         """
         networks, functions, head = self.networks, self.functions, self.networks.value_head
-        with self._precision():
+        with self._acceleration.precision():
             features = networks.critic_features(transition.critic, transition.sequences)
             if following is None:
                 with torch.no_grad():
@@ -239,7 +238,7 @@ class SAC:
         arXiv 2107.09645): nothing of it is learned here.
         """
         networks, head = self.networks, self._action.head
-        with self._precision():
+        with self._acceleration.precision():
             now = features
             if not networks.shares:
                 now = networks.actor_features(transition.actor, transition.sequences).chunk(2)[0]
@@ -280,9 +279,6 @@ class SAC:
             return None
         return torch.randperm(every, generator=self._generator, device=self.device)[:count]
 
-    def _precision(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision)
-
     @property
     def target_entropy(self) -> float:
         """Target entropy now, in environment units, nats."""
@@ -313,19 +309,9 @@ class SAC:
 
     def effects(self) -> list[str]:
         """Return sentences, once, about what compilation and mixed precision came to."""
-        config, told = self.config, self._told
-        if (
-            told
-            or self.updates < config.policy_delay
-            or (config.compile == "off" and not config.mixed_precision)
-        ):
-            return []
-        self._told = True
-        compiled = f"{self._compiler.graphs} graphs compiled, {self._compiler.breaks} breaks"
-        return [
-            f"compile {config.compile}: {compiled}; networks computed in {self.networks.computed_in}, "
-            "losses in torch.float32"
-        ]
+        if self.updates < self.config.policy_delay:
+            return []  # the actor's part was not compiled yet
+        return self._acceleration.effects(self.networks.computed_in)
 
     def _entropy_at(self, updates: int) -> float:
         config = self.config
