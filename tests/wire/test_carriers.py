@@ -21,6 +21,7 @@ from tickrate.wire.mailbox import Mailbox
 from tickrate.wire.memory import MemoryCarrier, MemoryHub
 from tickrate.wire.messages import MAX_MESSAGE_BYTES
 from tickrate.wire.zenoh_carrier import ZenohCarrier, ZenohHub
+from tickrate.wire.zenoh_settings import within
 
 LONG_S = 20.0
 """A limit that a correct carrier never comes near."""
@@ -293,6 +294,16 @@ def test_a_process_that_forgot_to_close_still_ends():
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", FORGETFUL], cwd=root, timeout=LONG_S, check=False)
     assert done.returncode == 3
+
+
+def test_what_has_to_end_ends_where_no_thread_can_start(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    ended = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert within(lambda: ended.append(True), LONG_S, "closing")
+    assert ended == [True]
 
 
 def test_strangers_that_speak_no_zenoh_do_not_disturb_the_hub():

@@ -181,7 +181,11 @@ def _base64(text: str) -> str:
 def within(action: Callable[[], object], timeout_s: float, what: str) -> bool:
     """Run ``action`` in a thread, wait at most ``timeout_s`` seconds for it, return whether it ended."""
     thread = threading.Thread(target=action, name=what, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # Python 3.12.0 and 3.12.1 start none once the main thread has ended
+        action()
+        return True
     thread.join(timeout_s)
     if thread.is_alive():
         _log.warning("%s took over %g s and was left behind", what, timeout_s)
