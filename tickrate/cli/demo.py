@@ -18,7 +18,7 @@ from tickrate.config.loading import read_yaml
 class DemoOptions:
     """Start a racing game that is never paused, drive it at 20 Hz, and learn while driving.
 
-    The first clean lap came after 93 to 177 s in five runs on two cores.
+    The first clean lap came after 81 to 271 s in five runs on two cores; now and then it takes longer.
     """
 
     minutes: float = 10.0
