@@ -16,9 +16,9 @@ no delay at all. It has no bar.
 
 Runs are resumed one by one: each has a file in benchmarks/results/delay when it is complete.
 
-    python benchmarks/delay.py                  the whole table in lock-step (some 3 core-hours)
+    python benchmarks/delay.py                  the whole table in lock-step (some 5 core-hours)
     python benchmarks/delay.py --quick --check  preset live, one seed, delays 0, 1, 3-5 with the correction
-    python benchmarks/delay.py --wall-clock     the row on the circuit, 20 minutes
+    python benchmarks/delay.py --wall-clock     the row on the circuit, half an hour
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ each other.
 
 Runs are resumed one by one: a run folder that has ended is read, not driven again.
 
-    python benchmarks/live.py                     half an hour: all runs side by side, a fifth of a core each
+    python benchmarks/live.py                     75 minutes, three runs side by side on two cores
     python benchmarks/live.py --quick             one seed of each, 6 minutes: first laps only
 """
 
@@ -38,7 +38,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 if a run made no lap at all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--side-by-side", type=int, default=6, help="runs at the same time")
+    parser.add_argument(
+        "--side-by-side", type=int, default=3, help="runs at the same time; six were too many for two cores"
+    )
     parser.add_argument("--presets", nargs="+", default=[DEFAULT, "sac"])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where tables and runs are")
     options = parser.parse_args()

@@ -18,17 +18,7 @@ from tickrate import __version__
 from tickrate.algorithms.descents import make_descent
 from tickrate.algorithms.dqn_batch import TransitionLoader
 from tickrate.algorithms.dqn_config import DQNConfig
-from tickrate.algorithms.dqn_functions import (
-    DQNFunctions,
-    Transition,
-    double_joint_outputs,
-    double_outputs,
-    head_loss,
-    huber_loss,
-    pick,
-    single_joint_outputs,
-    single_outputs,
-)
+from tickrate.algorithms.dqn_functions import DQNFunctions, Transition, functions_of, pick
 from tickrate.algorithms.dqn_networks import DQNNetworks, QNetwork
 from tickrate.algorithms.group_inputs import GroupInputs
 from tickrate.artefact import Exploration, PolicyContract, action_spec, leaf_spec, pack
@@ -91,7 +81,7 @@ class DQN:
         self.networks.generator = self._generator
         options = config.optimiser
         self._descent = make_descent("q_loss", self.networks.online, options, config.gradient_limit)
-        self.functions = functions or _functions(config)
+        self.functions = functions or functions_of(config)
         self._acceleration = Acceleration(config.compile, config.mixed_precision, self.device)
         self._terms = self._acceleration.compiled(self._plain_terms)
         self.updates = 0
@@ -257,13 +247,3 @@ class DQN:
 
     def _tensors(self) -> dict[str, Tensor]:
         return module_tensors(self.networks, "networks") | self._descent.tensors("online")
-
-
-def _functions(config: DQNConfig) -> DQNFunctions:
-    """Return the steps that a configuration asks for."""
-    if config.network.has_batch_norm:
-        outputs = double_joint_outputs if config.double else single_joint_outputs
-    else:
-        outputs = double_outputs if config.double else single_outputs
-    own = config.value_bins > 0 or config.loss == "squared"
-    return DQNFunctions(outputs=outputs, loss=head_loss if own else huber_loss)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tickrate.algorithms.dqn_config import DQNConfig
 from tickrate.algorithms.dqn_networks import DQNNetworks
 from tickrate.nn.features import Inputs
 from tickrate.nn.value_heads import ValueHead
@@ -138,3 +139,13 @@ class DQNFunctions:
     target, one row each."""
     loss: Callable[[ValueHead, Tensor, Tensor], Tensor] = huber_loss
     """(value head, outputs of the chosen, target) -> loss, ``(parts, batch)``."""
+
+
+def functions_of(config: DQNConfig) -> DQNFunctions:
+    """Return the steps that a configuration asks for."""
+    if config.network.has_batch_norm:
+        outputs = double_joint_outputs if config.double else single_joint_outputs
+    else:
+        outputs = double_outputs if config.double else single_outputs
+    own = config.value_bins > 0 or config.loss == "squared"
+    return DQNFunctions(outputs=outputs, loss=head_loss if own else huber_loss)
