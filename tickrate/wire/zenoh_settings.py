@@ -183,13 +183,19 @@ def within(action: Callable[[], object], timeout_s: float, what: str) -> bool:
     thread = threading.Thread(target=action, name=what, daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # Python 3.12.0 and 3.12.1 start none once the main thread has ended
+    except RuntimeError:
+        # Python 3.12.0 and 3.12.1 start none once the main thread has ended. Only `_Closer` comes here then,
+        # and it limits its wait itself.
         action()
         return True
     thread.join(timeout_s)
     if thread.is_alive():
         _log.warning("%s took over %g s and was left behind", what, timeout_s)
     return not thread.is_alive()
+
+
+CLOSER_LIMIT_S = 15.0
+"""Longest that the end of a process is held up by what it forgot to close."""
 
 
 class _Closable(Protocol):
@@ -207,6 +213,7 @@ class _Closer:
         self._lock = threading.Lock()
         self._open: weakref.WeakSet[_Closable] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
+        self._closing: threading.Thread
 
     def add(self, what: _Closable) -> None:
         """Close it at the end, if it still exists."""
@@ -215,9 +222,20 @@ class _Closer:
             if self._thread is None:
                 # Not a daemon: the interpreter must wait for it, or it is cut off inside Zenoh, which aborts.
                 self._thread = threading.Thread(target=self._watch, name="tickrate-wire-closer", daemon=False)
+                # Started now: at the end there may be no starting a thread any more.
+                self._closing = threading.Thread(
+                    target=self._close, name="tickrate-wire-closing", daemon=True
+                )
+                self._closing.start()
                 self._thread.start()
 
     def _watch(self) -> None:
+        threading.main_thread().join()
+        self._closing.join(CLOSER_LIMIT_S)
+        if self._closing.is_alive():
+            _log.warning("closing what was left open took over %g s and was left behind", CLOSER_LIMIT_S)
+
+    def _close(self) -> None:
         threading.main_thread().join()
         for what in list(self._open):
             what.close()
