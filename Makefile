@@ -39,8 +39,9 @@ test test-long bench: export MPLCONFIGDIR := $(CURDIR)/$(VENV)/matplotlib
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+# Two at a time: half of the long tests wait for processes that they killed, the other half compute.
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -m long --timeout 600
+	$(BIN)/python -m pytest -m long --timeout 600 -n 2 --dist loadgroup
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -15,7 +15,8 @@ from tickrate.data.snapshot import read_snapshot
 from tickrate.runtime.published import HANDED_OUT
 from tickrate.runtime.run_folder import load_state
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400), pytest.mark.xdist_group("resume")]
+# One group: all compare with the same run, which is made once.
 
 DEVICE = '''
 import numpy as np
