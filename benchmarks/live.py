@@ -6,7 +6,7 @@ counted from the command, and the median of five further laps driven with the po
 is no bar; of the first lap nothing is claimed, it is a matter of luck. Lateness is printed, so that a reader
 sees whether runs disturbed each other.
 
-Runs are resumed one by one: a run folder that has ended is read, not driven again.
+Runs are resumed one by one: each has a file in benchmarks/results/live when it is complete.
 
     python benchmarks/live.py                     75 minutes, three runs side by side on two cores
     python benchmarks/live.py --quick             one seed of each, 6 minutes: first laps only
