@@ -202,7 +202,7 @@ env, folder = ProbeEnv("chosen_action"), RunFolder(Path(sys.argv[1]))
 folder.prepare("refuse")
 contract = EnvironmentContract(leaf_spaces(env.observation_space), env.action_space, 0.0, 0, None)
 learner = parts(contract, folder, resume=False)
-recorder = Recorder(contract.schema(), 0, 0, lambda row: learner.ingest(row.reshape(1).copy()))
+recorder = Recorder(contract.schema(), 0, 0, lambda row: learner.intake.add(row.reshape(1).copy()))
 env.action_space.seed(0)
 for _ in range(200):
     recorder.begin({"value": env.reset(seed=0)[0]})

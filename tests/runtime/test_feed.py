@@ -76,7 +76,7 @@ def make(path, algorithm, *, sampling=None, demonstrations=None, share=0.5, impo
 def test_an_algorithm_gets_sequences_if_it_asks_for_them(tmp_path):
     plain, recurrent = (make(tmp_path / k.__name__, k()) for k in (Watching, Recurrent))
     for learner, kind in ((plain, Batch), (recurrent, SequenceBatch)):
-        learner.ingest(rows_of(0, 6))
+        learner.intake.add(rows_of(0, 6))
         assert learner.update_if_due()
         assert isinstance(learner.algorithm.batches[0], kind)
     assert recurrent.algorithm.batches[0].reward.shape == (8, 3)
@@ -86,7 +86,7 @@ def test_a_sequence_length_of_zero_means_plain_batches(tmp_path):
     algorithm = Recurrent()
     algorithm.sequence_length = 0
     learner = make(tmp_path / "r", algorithm)
-    learner.ingest(rows_of(0, 6))
+    learner.intake.add(rows_of(0, 6))
     learner.update_if_due()
     assert isinstance(algorithm.batches[0], Batch)
 
@@ -94,7 +94,7 @@ def test_a_sequence_length_of_zero_means_plain_batches(tmp_path):
 @pytest.mark.parametrize("kind", [Judging, JudgingRecurrent])
 def test_priorities_go_back_into_the_replay(tmp_path, kind):
     learner = make(tmp_path / "r", kind(), sampling=Proportional(1.0))
-    learner.ingest(rows_of(0, 40))
+    learner.intake.add(rows_of(0, 40))
     while learner.update_if_due():
         pass
     weights = learner.replay._storage.priorities.weights(np.arange(40))
@@ -106,7 +106,7 @@ def test_priorities_go_back_into_the_replay(tmp_path, kind):
 
 def test_importance_grows_to_one_over_the_run(tmp_path):
     learner = make(tmp_path / "r", Judging(), sampling=Proportional(1.0), importance=0.2, total_steps=20)
-    learner.ingest(rows_of(0, 21, final=False))  # rows 0 to 19 can be sampled; 21 steps: the run is over
+    learner.intake.add(rows_of(0, 21, final=False))  # rows 0 to 19 can be sampled; 21 steps: the run is over
     for steps, beta in ((5, 0.2 + 0.8 * 0.25), (20, 1.0), (40, 1.0)):  # beyond the limit it stays at 1
         learner.replay.update_priorities(np.arange(20), np.arange(1.0, 21.0))
         learner.limiter.steps = steps
@@ -126,7 +126,7 @@ def test_half_of_each_batch_is_demonstrations(tmp_path):
     learner = make(tmp_path / "r", Watching(), demonstrations=rows_of(7, 10))
     learner.observe_demonstrations()
     assert learner.algorithm.observed == 10  # without the final row
-    learner.ingest(rows_of(0, 6))
+    learner.intake.add(rows_of(0, 6))
     assert learner.algorithm.observed == 16
     learner.update_if_due()
     episodes = learner.algorithm.batches[0].observation["place"][:, 0]
@@ -151,7 +151,7 @@ def test_a_batch_too_small_to_be_mixed_is_refused_at_the_start(tmp_path):
 def test_a_resume_restores_priorities_and_demonstrations_bit_for_bit(tmp_path):
     settings = {"sampling": Proportional(0.7), "demonstrations": rows_of(7, 30), "total_steps": 100}
     one = make(tmp_path / "r", Judging(), **settings)
-    one.ingest(rows_of(0, 30))
+    one.intake.add(rows_of(0, 30))
     for _ in range(20):
         one.update_if_due()
     one.update_offline()
@@ -160,7 +160,7 @@ def test_a_resume_restores_priorities_and_demonstrations_bit_for_bit(tmp_path):
     two.restore(one.save())
     assert two.offline_updates == 1
     for learner in (one, two):
-        learner.ingest(rows_of(1, 9))
+        learner.intake.add(rows_of(1, 9))
     made = 0
     while one.update_if_due():
         assert two.update_if_due()
@@ -173,7 +173,7 @@ def test_a_resume_restores_priorities_and_demonstrations_bit_for_bit(tmp_path):
 
 def test_a_checkpoint_of_an_earlier_release_knows_no_offline_updates(tmp_path):
     learner = make(tmp_path / "r", Watching())
-    learner.ingest(rows_of(0, 10))
+    learner.intake.add(rows_of(0, 10))
     checkpoint = learner.save()
     file = checkpoint / "counters.json"
     file.write_text(file.read_text().replace('"offline_updates"', '"unheard_of"'))
@@ -247,7 +247,7 @@ def test_demonstrations_are_loaded_observed_once_and_resumed(tmp_path):
     replay = ReplayConfig(capacity=500, n_step=1, demonstrations=(demonstration_file(tmp_path / "d.seg"),))
     learner = build(tmp_path / "r", replay)
     assert learner.algorithm.state()["count/actor"] == 30
-    learner.ingest(rows_of(0, 10))
+    learner.intake.add(rows_of(0, 10))
     while learner.update_if_due():
         pass
     learner.save()
@@ -255,7 +255,7 @@ def test_demonstrations_are_loaded_observed_once_and_resumed(tmp_path):
     assert again.algorithm.state()["count/actor"] == 40
     assert again.updates == learner.updates == 9
     for one in (learner, again):
-        one.ingest(rows_of(1, 5))
+        one.intake.add(rows_of(1, 5))
         while one.update_if_due():
             pass
     for name, value in learner.algorithm.state().items():

@@ -41,17 +41,17 @@ def drain(learner):
 
 def test_updates_follow_training_steps_only(tmp_path):
     learner = make_learner(tmp_path / "r", start_steps=5, updates_per_step=2.0)
-    learner.ingest(rows_of(0, 10))
+    learner.intake.add(rows_of(0, 10))
     assert learner.limiter.steps == 10  # the final row is no step
     assert drain(learner) == 10
-    learner.ingest(rows_of(1, 10, flags=int(Flag.EVALUATION)))
+    learner.intake.add(rows_of(1, 10, flags=int(Flag.EVALUATION)))
     assert drain(learner) == 0
     assert learner.algorithm.observed == 10  # evaluation is kept out of the input statistics too
 
 
 def test_policies_are_published_every_so_many_updates(tmp_path):
     learner = make_learner(tmp_path / "r", publish_every=3)
-    learner.ingest(rows_of(0, 11))
+    learner.intake.add(rows_of(0, 11))
     versions = []
     while learner.update_if_due():
         if learner.publish_due():
@@ -64,7 +64,7 @@ def test_policies_are_published_every_so_many_updates(tmp_path):
 
 def test_a_worker_with_newer_weights_than_ours_lifts_the_next_version(tmp_path):
     learner = make_learner(tmp_path / "r", publish_every=2)
-    learner.ingest(rows_of(0, 6, version=40))  # handed out by an earlier life of the trainer
+    learner.intake.add(rows_of(0, 6, version=40))  # handed out by an earlier life of the trainer
     learner.update_if_due()
     learner.update_if_due()
     assert learner.publish_due()
@@ -143,14 +143,14 @@ def test_timing_figures_are_those_of_the_live_steps(tmp_path):
     rows["start"] = 10.0 + 0.05 * np.arange(5)
     rows["lateness"] = [0.001, 0.002, 0.003, 0.010, 0.0]
     rows["flags"][3] |= Flag.LATE
-    learner.ingest(rows)
+    learner.intake.add(rows)
     figures = learner.figures()
     assert figures["timing/achieved_hz"] == pytest.approx(20.0)
     assert figures["timing/lateness_p50_ms"] == pytest.approx(2.5)
     assert figures["timing/lateness_max_ms"] == pytest.approx(10.0)
     assert figures["timing/overruns"] == 1.0
-    np.testing.assert_allclose(learner.lateness(), [0.001, 0.002, 0.003, 0.010])
-    assert learner.lateness().dtype == np.float32
+    np.testing.assert_allclose(learner.intake.timing.lateness(), [0.001, 0.002, 0.003, 0.010])
+    assert learner.intake.timing.lateness().dtype == np.float32
 
 
 def test_the_rate_does_not_count_the_gap_between_episodes(tmp_path):
@@ -158,13 +158,13 @@ def test_the_rate_does_not_count_the_gap_between_episodes(tmp_path):
     for episode, begin in ((0, 10.0), (1, 100.0)):
         rows = rows_of(episode, 3)
         rows["start"] = begin + 0.1 * np.arange(4)
-        learner.ingest(rows)
+        learner.intake.add(rows)
     assert learner.figures()["timing/achieved_hz"] == pytest.approx(10.0)
 
 
 def test_lock_step_has_no_timing(tmp_path):
     learner = make_learner(tmp_path / "r")
-    learner.ingest(rows_of(0, 4))
+    learner.intake.add(rows_of(0, 4))
     assert not any(name.startswith("timing/") for name in learner.figures())
 
 
@@ -174,7 +174,7 @@ def test_policy_lag_is_that_of_the_newest_training_step(tmp_path):
         learner.publish()
     rows = rows_of(0, 2, version=2)
     rows["start"] = learner_module.clock.now() + 1.0
-    learner.ingest(rows)
+    learner.intake.add(rows)
     figures = learner.figures()
     assert figures["learn/policy_lag_versions"] == 3.0
     assert figures["learn/policy_lag_s"] == pytest.approx(1.0, abs=0.2)
@@ -194,7 +194,7 @@ def test_each_episode_is_one_line_and_one_row_of_metrics(tmp_path):
 
 def trained(path, **config):
     learner = make_learner(path, **config)
-    learner.ingest(rows_of(0, 30))
+    learner.intake.add(rows_of(0, 30))
     for _ in range(20):
         learner.update_if_due()
         if learner.publish_due():
@@ -207,7 +207,7 @@ def test_the_next_update_after_a_resume_is_bit_equal(tmp_path):
     two = make_learner(tmp_path / "r")
     two.restore(one.save())
     for learner in (one, two):
-        learner.ingest(rows_of(1, 5))
+        learner.intake.add(rows_of(1, 5))
     while one.update_if_due():
         assert two.update_if_due()
         assert one.algorithm.total == two.algorithm.total  # the same batches, in the same order

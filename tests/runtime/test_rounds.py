@@ -325,7 +325,7 @@ def test_more_updates_than_a_live_run_would_owe_are_all_made(tmp_path):
     """2500 steps in one round: a live run forgives what goes beyond 2000 of them. 2400 * 0.5 = 1200."""
     learner = make_learner(tmp_path / "r", start_steps=100, updates_per_step=0.5, synchronous_steps=5)
     learner.limiter.add_steps(2490)
-    learner.ingest(marked(0, 10))
+    learner.intake.add(marked(0, 10))
     assert (learner.rounds.target, learner.limiter.forgiven) == (1200, 0.0)
 
 
@@ -361,9 +361,9 @@ def test_a_run_is_finished_only_with_a_whole_round(tmp_path):
     learner = make_learner(
         tmp_path / "r", start_steps=2, updates_per_step=0.1, total_steps=8, synchronous_steps=5
     )
-    learner.ingest(rows_of(0, 9))
+    learner.intake.add(rows_of(0, 9))
     assert not learner.finished  # no update is due by then, but the round goes on
-    learner.ingest(marked(1, 2))
+    learner.intake.add(marked(1, 2))
     assert learner.finished
 
 
@@ -447,7 +447,7 @@ def test_the_rows_of_a_round_are_kept_in_the_journal():
 
 def test_a_checkpoint_of_an_earlier_release_is_continued(tmp_path):
     learner = make_learner(tmp_path / "r", journal=True)
-    learner.ingest(rows_of(0, 6))
+    learner.intake.add(rows_of(0, 6))
     learner.update_if_due()
     learner.publish()
     checkpoint = learner.save()
@@ -458,6 +458,6 @@ def test_a_checkpoint_of_an_earlier_release_is_continued(tmp_path):
     again = make_learner(tmp_path / "r", journal=True, synchronous_steps=5)
     again.restore(checkpoint)
     assert (again.rounds.target, again.published.handed_out, again.version) == (None, None, 1)
-    again.ingest(marked(1, 4, version=1))
+    again.intake.add(marked(1, 4, version=1))
     assert again.rounds.target == 9
     again.replay.close()

@@ -47,7 +47,7 @@ def draw_pictures(learner: Learner) -> None:
     """Draw the learning curve and the timing histogram of a learner into its run folder."""
     if learner.episodes:
         plots.learning_curve(learner.folder.learning_curve, learner.episodes)
-    lateness = learner.lateness()
+    lateness = learner.intake.timing.lateness()
     if lateness.size:
         plots.timing_histogram(learner.folder.timing_histogram, lateness, learner.period_s)
 

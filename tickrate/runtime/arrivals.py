@@ -63,7 +63,7 @@ class Arrivals:
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         if waiting:
             before = self._learner.replay.rows_added
-            new = self._learner.ingest(_joined([rows for _, rows in waiting]))
+            new = self._learner.intake.add(_joined([rows for _, rows in waiting]))
             begin = 0
             for peer, rows in waiting:
                 self._note(peer, rows, new[begin : begin + len(rows)])
@@ -82,7 +82,7 @@ class Arrivals:
         peer.steps += int(np.count_nonzero(acted))
         newest = np.flatnonzero(acted & new)
         if len(newest):
-            peer.policy = self._learner.policy_of(rows[newest[-1]], peer.clock_offset_s)
+            peer.policy = self._learner.intake.policy_of(rows[newest[-1]], peer.clock_offset_s)
 
     def _compare(self, peers: dict[int, Peer], before: int) -> None:
         """In checksum mode, prove that the new transitions are the ones that the workers saw."""

@@ -1,14 +1,13 @@
-"""The learning half of a run, without sockets: takes rows, updates, hands out policies, keeps books."""
+"""The learning half of a run, without sockets: updates as rows come, policies, the books, checkpoints."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tickrate import clock
 from tickrate.algorithms.protocol import Algorithm, Guarded, TellsEffects
@@ -16,12 +15,12 @@ from tickrate.data.augment import Mirror
 from tickrate.data.mixture import Mixture
 from tickrate.data.replay import Replay
 from tickrate.data.return_scale import ReturnScale
-from tickrate.data.schema import Flag
 from tickrate.errors import RunFolderError
 from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.episode_log import EpisodeLog
 from tickrate.runtime.feed import Feed
-from tickrate.runtime.figures import Rate, StepTiming
+from tickrate.runtime.figures import Rate
+from tickrate.runtime.intake import Intake
 from tickrate.runtime.learner_config import TrainerConfig
 from tickrate.runtime.learner_counters import LearnerCounters
 from tickrate.runtime.limiter import UpdateLimiter
@@ -53,6 +52,7 @@ class Learner:
         importance_exponent: see `Feed`; of use with priorities only.
 
     Attributes:
+        intake: takes in rows, and counts them.
         published: the policies handed out, and the best of them.
         offline_updates: updates made so far that no step of the run was due for.
 
@@ -94,16 +94,14 @@ class Learner:
             return_scale=return_scale,
         )
         self.period_s = period_s
-        self._paths = [(field.name, f"o/{field.name}") for field in replay.schema.observation]
         self.limiter = UpdateLimiter(config.updates_per_step, config.start_steps)
         self.rounds = Rounds(synchronous_steps)
         if self.rounds.synchronous:
             self.limiter.backlog_steps = NO_BACKLOG
         self.offline_updates = 0
         self.published = Published(folder, evaluation_episodes)
+        self.intake = Intake(algorithm, replay, self.limiter, self.rounds, self.published, return_scale)
         self._metrics: Mapping[str, Any] = {}
-        self._timing = StepTiming()
-        self._lag = (0, 0.0)
         self._rate = Rate()
         self._published_at = 0
         self._wall_offset_s = 0.0
@@ -147,65 +145,12 @@ class Learner:
         """
         self._started = start
 
-    # --- data in -------------------------------------------------------------------------------------------
-
-    def ingest(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        """Add rows to the replay, count the training steps among them, and note their timing.
-
-        Returns:
-            Which rows are new, ``(n,)``; the others were there already and are not counted again.
-        """
-        if self.rounds.synchronous and len(rows) > 1:
-            # Sums round by their grouping, and the journal's ring gives up whole commits.
-            return np.concatenate([self.ingest(rows[i : i + 1]) for i in range(len(rows))])
-        new = self.replay.add(rows)
-        self._account(_those(rows, new))
-        return new
-
-    def _account(self, rows: NDArray[Any]) -> None:
-        """Count rows that are in the replay."""
-        acted = _those(rows, (rows["flags"] & Flag.FINAL) == 0)
-        training = _those(acted, (acted["flags"] & Flag.EVALUATION) == 0)
-        self.limiter.add_steps(len(training))
-        if len(acted):
-            self.published.seen(int(acted["policy_version"].max()))
-        if len(training):
-            self._observe(training)
-            self.policy_of(training[-1])
-        self._timing.add(acted)
-        self.rounds.note(rows, self.limiter)
+    # --- episodes ------------------------------------------------------------------------------------------
 
     def observe_demonstrations(self) -> None:
         """Count the demonstrations into the input statistics, once in a run: a resumed one has done so."""
-        if (replay := self._demonstrations) is None:
-            return
-        for rows in _stored(replay, replay.oldest_row):
-            if len(acted := _those(rows, (rows["flags"] & Flag.FINAL) == 0)):
-                self._observe(acted)
-
-    def _observe(self, rows: NDArray[Any]) -> None:
-        self.algorithm.observe({path: rows[column] for path, column in self._paths})
-        if self._return_scale is not None:
-            self._return_scale.observe(rows)
-
-    def policy_of(self, row: Any, clock_offset_s: float | None = 0.0) -> tuple[int, float | None]:
-        """Return which policy chose an action and how old it was then; note it for the metrics.
-
-        Args:
-            row: the action's row.
-            clock_offset_s: this machine's monotonic clock minus the worker's, in seconds; None while unknown.
-
-        Returns:
-            The policy's version, and its age in seconds (None if unknown).
-        """
-        used, start = int(row["policy_version"]), float(row["start"])
-        published_at = self.published.published_at(used)
-        age = None
-        if published_at is not None and start > 0 and clock_offset_s is not None:
-            age = start + clock_offset_s - published_at
-        if used > 0 and not row["flags"] & Flag.EVALUATION:
-            self._lag = (self.version - used, age or 0.0)
-        return used, age
+        if self._demonstrations is not None:
+            self.intake.observe_stored(self._demonstrations)
 
     def finish_episode(
         self, summary: EpisodeSummary, *, worker: str = "", key: tuple[int, int] | None = None
@@ -294,11 +239,11 @@ class Learner:
             "learn/updates": float(self.updates),
             "learn/updates_per_s": self.updates_per_s,
             "learn/updates_per_step": self.limiter.ratio,
-            "learn/policy_lag_versions": float(self._lag[0]),
-            "learn/policy_lag_s": float(np.nan_to_num(self._lag[1])),
+            "learn/policy_lag_versions": float(self.intake.lag[0]),
+            "learn/policy_lag_s": float(np.nan_to_num(self.intake.lag[1])),
             "replay/transitions": float(len(self.replay)),
         }
-        return values | self._timing.figures()
+        return values | self.intake.timing.figures()
 
     def log(self) -> dict[str, float]:
         """Write the present metrics to the tracker and return them; say what the algorithm has to tell."""
@@ -311,10 +256,6 @@ class Learner:
                 _log.info("%s", sentence)
         self._tracker.scalars(self.age, values)
         return values
-
-    def lateness(self) -> NDArray[np.float32]:
-        """Return the lateness of the live steps of this boot, in seconds, at most `LATENESS_STEPS`."""
-        return self._timing.lateness()
 
     # --- checkpoints ---------------------------------------------------------------------------------------
 
@@ -342,7 +283,7 @@ class Learner:
             wall_s=self.wall_s,
             wall_offset_s=self._wall_offset_s,
             started=self._started,
-            overruns=self._timing.overruns,
+            overruns=self.intake.timing.overruns,
             rows=self.replay.rows_added,
             return_scale=None if self._return_scale is None else self._return_scale.state(),
             round_target=self.rounds.target,
@@ -369,7 +310,7 @@ class Learner:
             best_version=counters.best_version,
         )
         self._log_of_episodes.read()
-        self._account_from(counters.rows)
+        self.intake.recount(counters.rows)
 
     def _restore_counters(self, counters: LearnerCounters) -> None:
         if self._return_scale is not None and counters.return_scale is not None:
@@ -379,7 +320,7 @@ class Learner:
         self.offline_updates = counters.offline_updates
         self._published_at = counters.published_at
         self.rounds.target, self.rounds.began_at_step = counters.round_target, counters.steps
-        self._timing.overruns = counters.overruns
+        self.intake.timing.overruns = counters.overruns
         # A trainer that died and was started again within one command has not taken the time twice.
         same_command = counters.started == self._started
         self._wall_offset_s = counters.wall_offset_s if same_command else counters.wall_s
@@ -387,21 +328,4 @@ class Learner:
     def recover(self) -> None:
         """Continue from the journal alone: the trainer died before its first checkpoint."""
         self._log_of_episodes.read()
-        self._account_from(0)
-
-    def _account_from(self, number: int) -> None:
-        """Count the rows that the journal got after a checkpoint, as if they had just come."""
-        size = 1 if self.rounds.synchronous else 1024
-        for rows in _stored(self.replay, max(number, self.replay.oldest_row), size):
-            self._account(rows)
-
-
-def _stored(replay: Replay, begin: int, size: int = 1024) -> Iterator[NDArray[Any]]:
-    """Yield the rows of a replay from number ``begin`` on, ``size`` at a time."""
-    for first in range(begin, replay.rows_added, size):
-        yield replay.read(np.arange(first, min(first + size, replay.rows_added)))
-
-
-def _those(rows: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return the chosen rows; all of them are not copied."""
-    return rows if which.all() else rows[which]
+        self.intake.recount(0)

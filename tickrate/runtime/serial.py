@@ -38,7 +38,7 @@ class SerialOutlet:
     def put_row(self, row: Row) -> None:
         """Store a row, then make every update that is due."""
         learner = self._learner
-        learner.ingest(row.reshape(1).copy())
+        learner.intake.add(row.reshape(1).copy())
         while learner.update_if_due():
             if learner.publish_due():
                 self._weights = learner.publish()
