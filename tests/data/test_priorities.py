@@ -1,9 +1,8 @@
 """Prioritised sampling: frequencies and weights by the paper's formula, a ring, resume, threads."""
 
-import threading
-
 import numpy as np
 import pytest
+from endless import endless_writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay, assert_same, episode_keys, make_rows, make_schema
@@ -306,24 +305,9 @@ def test_rows_that_are_kept_elsewhere_are_left_out_of_a_snapshot(tmp_path):
 
 
 def test_no_torn_rows_while_another_thread_writes():
-    replay = Replay(SIMPLE, 500, sampling=Proportional(0.8))
-    done = threading.Event()
-
-    def write():
-        number = 0
-        while not done.is_set():
-            rows = simple_rows(100, first=number, final=False)
-            rows["reward"] = rows["action"][:, 0] = rows["o/o"][:, 0] = rows["step"]
-            replay.add(rows)
-            number += 100
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        while not len(replay):
-            done.wait(0.001)
-        first, seen = replay.rows_added, 0
-        while seen < 50_000 or replay.rows_added < first + 5_000:
+    replay, seen = Replay(SIMPLE, 500, sampling=Proportional(0.8)), 0
+    with endless_writer(replay) as written:
+        while seen < 50_000 or written() < 5_000:
             batch = replay.sample(500)
             seen += 500
             value = batch.rows.astype(np.float32)
@@ -331,7 +315,3 @@ def test_no_torn_rows_while_another_thread_writes():
             np.testing.assert_array_equal(batch.observation["o"][:, 0], value)
             np.testing.assert_array_equal(batch.next_observation["o"][:, 0], value + 1)
             replay.update_priorities(batch.rows, value % 7)  # some were overwritten by now
-    finally:
-        done.set()
-        writer.join(10)
-    assert not writer.is_alive()

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from endless import WIDE, endless_writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay, assert_same, episode_keys, make_rows, make_schema
@@ -312,35 +312,9 @@ def test_a_replay_larger_than_the_disk_is_refused_with_the_numbers(monkeypatch, 
 
 
 def test_no_torn_rows_while_another_thread_writes():
-    schema = RecordSchema(
-        (
-            Field("a", "float64", (4,)),
-            Field("frame", "float64", (160,)),
-            Field("pair", "float64", (), stack=2),
-        ),
-        Field("action", "float64", (3,)),
-    )
-    replay = Replay(schema, 500)
-    done = threading.Event()
-
-    def write():
-        number = 0
-        while not done.is_set():
-            rows = schema.empty(100)
-            value = np.arange(number, number + 100)
-            rows["step"], rows["reward"] = value, value
-            for name in ("action", "o/a", "o/frame", "o/pair"):
-                rows[name] = value.reshape(-1, *[1] * (rows[name].ndim - 1))
-            replay.add(rows)
-            number += 100
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        while not len(replay):
-            done.wait(0.001)
-        first, seen = replay.rows_added, 0
-        while seen < 300_000 or replay.rows_added < first + 5_000:
+    replay, seen = Replay(WIDE, 500), 0
+    with endless_writer(replay) as written:
+        while seen < 300_000 or written() < 5_000:
             batch = replay.sample(1000)
             seen += 1000
             value = batch.rows.astype(np.float64)
@@ -351,10 +325,6 @@ def test_no_torn_rows_while_another_thread_writes():
                 assert (held["pair"][:, 1] == value + offset).all()
                 assert ((held["pair"][:, 0] == value + offset - 1) | (value + offset == 0)).all()
             assert (batch.action == value[:, None]).all()
-    finally:
-        done.set()
-        writer.join(10)
-    assert not writer.is_alive()
 
 
 # --- resume ---------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 """Sequences against a naive replay on random episodes, worked by hand, and while another thread writes."""
 
-import threading
-
 import numpy as np
 import pytest
+from endless import WIDE, endless_writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay, episode_keys, make_rows, make_schema
@@ -189,35 +188,9 @@ def test_whole_sequences_are_mirrored():
 
 
 def test_no_torn_sequences_while_another_thread_writes():
-    schema = RecordSchema(
-        (
-            Field("a", "float64", (4,)),
-            Field("frame", "float64", (160,)),
-            Field("pair", "float64", (), stack=2),
-        ),
-        Field("action", "float64", (3,)),
-    )
-    replay = Replay(schema, 500)
-    done = threading.Event()
-
-    def write():
-        number = 0
-        while not done.is_set():
-            rows = schema.empty(100)
-            value = np.arange(number, number + 100)
-            rows["step"], rows["reward"] = value, value
-            for name in ("action", "o/a", "o/frame", "o/pair"):
-                rows[name] = value.reshape(-1, *[1] * (rows[name].ndim - 1))
-            replay.add(rows)
-            number += 100
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        while not len(replay):
-            done.wait(0.001)
-        first, seen = replay.rows_added, 0
-        while seen < 60_000 or replay.rows_added < first + 5_000:
+    replay, seen = Replay(WIDE, 500), 0
+    with endless_writer(replay) as written:
+        while seen < 60_000 or written() < 5_000:
             batch = replay.sample_sequences(200, 5)
             seen += 1000
             start = batch.rows[:, :1].astype(np.float64)
@@ -230,7 +203,3 @@ def test_no_torn_sequences_while_another_thread_writes():
             assert (batch.action[batch.mask] == steps[:, :-1][batch.mask][:, None]).all()
             assert (batch.rows[batch.mask] == steps[:, :-1][batch.mask]).all()
             assert batch.mask[:, 0].all()
-    finally:
-        done.set()
-        writer.join(10)
-    assert not writer.is_alive()
