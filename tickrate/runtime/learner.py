@@ -20,12 +20,12 @@ from tickrate.runtime.episode import EpisodeSummary
 from tickrate.runtime.episode_log import EpisodeLog
 from tickrate.runtime.feed import Feed
 from tickrate.runtime.figures import Rate
-from tickrate.runtime.intake import Intake
 from tickrate.runtime.learner_config import TrainerConfig
 from tickrate.runtime.learner_counters import LearnerCounters
 from tickrate.runtime.limiter import UpdateLimiter
 from tickrate.runtime.published import Published
 from tickrate.runtime.rounds import NO_BACKLOG, Rounds
+from tickrate.runtime.row_intake import RowIntake
 from tickrate.runtime.run_folder import RunFolder, load_state, save_state, write_atomically
 from tickrate.tracking.tracker import Tracker
 
@@ -100,7 +100,7 @@ class Learner:
             self.limiter.backlog_steps = NO_BACKLOG
         self.offline_updates = 0
         self.published = Published(folder, evaluation_episodes)
-        self.intake = Intake(algorithm, replay, self.limiter, self.rounds, self.published, return_scale)
+        self.intake = RowIntake(algorithm, replay, self.limiter, self.rounds, self.published, return_scale)
         self._metrics: Mapping[str, Any] = {}
         self._rate = Rate()
         self._published_at = 0

@@ -21,7 +21,7 @@ BLOCK_ROWS = 1024
 """Rows that are read at once where many are gone through."""
 
 
-class Intake:
+class RowIntake:
     """Adds rows to a replay, and tells all that has to know what came.
 
     Args:
