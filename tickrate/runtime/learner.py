@@ -145,7 +145,7 @@ class Learner:
         """
         self._started = start
 
-    # --- episodes ------------------------------------------------------------------------------------------
+    # --- demonstrations and episodes -----------------------------------------------------------------------
 
     def observe_demonstrations(self) -> None:
         """Count the demonstrations into the input statistics, once in a run: a resumed one has done so."""
