@@ -259,8 +259,8 @@ def draw(runs: list[learning.Run], place: Path) -> None:
     print(f"curves: {place}")
 
 
-def report(runs: list[learning.Run], peer: str) -> tuple[float, float]:
-    """Print the tables; return the default's ratio to the peer and the lower end of its interval."""
+def print_ends(runs: list[learning.Run]) -> None:
+    """Print where each run ended."""
     print("\n| who | task | seed | steps | return | least | largest | CPU (s) |\n| --- |" + " --- |" * 7)
     for run in runs:
         last = learning.read_table(run.file)[-1]
@@ -269,6 +269,10 @@ def report(runs: list[learning.Run], peer: str) -> tuple[float, float]:
             f"{last['return']:.0f} | {last['least']:.0f} | "
             f"{last['largest']:.0f} | {last['training_s']:.0f} |"
         )
+
+
+def report(runs: list[learning.Run], peer: str) -> tuple[float, float]:
+    """Print the intervals; return the default's ratio to the peer and the lower end of its interval."""
     estimates = intervals(returns(runs), peer)
     print("\n| who | IQM of scaled returns, or ratio of IQMs | 95 % interval |\n| --- | --- | --- |")
     for name, (point, low, high) in estimates.items():
@@ -309,7 +313,7 @@ def main() -> int:
         run = learning.Run(contender, task, int(seed), int(steps), **where)
         (run_peer if contender == PEER else run_preset)(run)
         return 0
-    peer = learning.peer_python(arguments.peer, PEERS, "rliable")
+    peer = "" if arguments.others else learning.peer_python(arguments.peer, PEERS, "rliable")
     if arguments.quick:
         arguments.tasks, arguments.seeds, arguments.steps = ["Hopper"], 1, 30_000
     if arguments.others:
@@ -330,6 +334,7 @@ def main() -> int:
         print(f"{len(failed)} runs failed; start again to go on")
         return 1
     draw(runs, arguments.folder / ("others.png" if arguments.others else "curves.png"))
+    print_ends(runs)
     if arguments.others:
         return 0
     ratio, low = report(runs, peer)
