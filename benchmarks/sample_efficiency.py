@@ -125,6 +125,7 @@ def run_preset(run: learning.Run) -> None:
 
     from tickrate.config.experiment import experiment_from_mapping
     from tickrate.policy import Policy
+    from tickrate.runtime.run_folder import RunFolder
 
     torch.set_num_threads(1)
     table = Table(run.task)
@@ -161,6 +162,8 @@ def run_preset(run: learning.Run) -> None:
         return steps >= LEAST_STEPS and table.training_s >= 3600.0 * CORE_HOURS
 
     kept = run.folder / "runs" / run.file.stem
+    if kept.exists() and RunFolder(kept / "run").latest_checkpoint() is None:
+        shutil.rmtree(kept)  # interrupted before its first checkpoint: nothing to go on from
     if (kept / "table.json").exists():
         table.restore(kept / "table.json")
     kept.mkdir(parents=True, exist_ok=True)
