@@ -20,6 +20,8 @@ from tickrate.tracking import check_keys
 
 SMALL = {"actor": {"hidden": [16, 16]}, "critic": {"hidden": [16, 16]}, "batch_size": 16}
 RECIPES = {name: preset(name, **SMALL) for name in ("sac", "live")}
+RESIDUAL = {part: {"hidden": [8], "expansion": 2} for part in ("actor", "critic")}
+WITH_BINS = {**RECIPES, "flashsac": preset("flashsac", **RESIDUAL, batch_size=16, value_bins=11)}
 
 
 @pytest.fixture(params=list(RECIPES))
@@ -223,12 +225,37 @@ def test_a_bad_step_is_named_and_leaves_weights_moments_and_statistics(config, m
     assert len(of_critics) > 10
     for name in of_critics:
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
-    assert sac.faults() == ["1 step down critic_loss skipped: critic_loss was not finite"]
+    assert sac.faults() == [
+        "1 step down critic_loss skipped: critic_loss was not finite, or too large to square"
+    ]
     assert sac.faults() == []
     assert np.isfinite(float(sac.update(make_batch(seed=4))["critic_loss"]))
     assert not np.array_equal(
         sac.state()["networks/critics.body.layers.0.weight"], before["networks/critics.body.layers.0.weight"]
     )
+
+
+@pytest.mark.parametrize("reading", [1e15, 1e20, 3e38])
+@pytest.mark.parametrize("name", list(WITH_BINS))
+def test_one_huge_reading_disables_no_input_and_freezes_nothing(name, make_sac, make_batch, reading):
+    sac = make_sac(WITH_BINS[name])
+    for step in range(3):
+        sac.update(make_batch(seed=step))
+    glitch = make_batch(seed=3)
+    glitch.observation["speed"][0] = glitch.next_observation["speed"][1] = reading
+    sac.update(glitch)
+    for name, array in sac.state().items():
+        assert array.dtype.kind != "f" or np.isfinite(array).all(), name
+    temperature = sac.networks.log_alpha.item()
+    for step in range(4, 8):
+        sac.update(make_batch(seed=step))
+    assert sac.networks.log_alpha.item() != temperature
+    ends = make_batch(seed=9)
+    ends.observation["speed"][:] = np.where(np.arange(16) < 8, -1.0, 1.0)[:, None]
+    ends.observation["scan"][:] = 0.0
+    policy = Policy.from_bytes(sac.policy_bytes(0))
+    outputs = policy.act(ends.observation, policy.initial_state(16), deterministic=True)[0]
+    assert np.abs(outputs[0] - outputs[-1]).max() > 1e-3
 
 
 def test_a_bad_gradient_is_named_too(make_sac, make_batch):

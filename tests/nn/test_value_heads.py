@@ -47,6 +47,14 @@ def test_a_target_beyond_the_limit_is_clamped_and_a_terminated_one_is_the_reward
     torch.testing.assert_close(target, torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0, 0.0]]))
 
 
+def test_a_bonus_that_is_no_number_makes_its_row_no_number_and_no_other():
+    head = CategoricalValues(5, 2.0, CPU)
+    following = torch.tensor([[0.0, 0.0, 0.5, 0.0, 0.5]]).repeat(2, 1)
+    target = head.target(torch.zeros(2), torch.ones(2), following, torch.tensor([math.nan, 0.0]))
+    assert target[0].isnan().any()
+    torch.testing.assert_close(target[1], following[1])
+
+
 def test_the_loss_is_the_cross_entropy():
     head = CategoricalValues(2, 1.0, CPU)
     output = torch.tensor([[[0.25, 0.75]]]).log() + 3.0  # logits may be shifted

@@ -157,7 +157,11 @@ class SACNetworks(nn.Module):
 
     @torch.no_grad()
     def move_target(self) -> None:
-        """Move the target critics, batch norm statistics included, towards the critics by ``target_rate``."""
+        """Move the target critics, batch norm statistics included, towards the critics by ``target_rate``.
+
+        In joint batches the target sees the batch's statistics, and what it noted itself is of no use: its
+        running ones are the critics', which a guard keeps finite.
+        """
         if self.target_critics is None:
             return
         if self._target_pairs is None:
@@ -165,6 +169,9 @@ class SACNetworks(nn.Module):
                 [*self.target_critics.parameters(), *self.target_critics.buffers()],
                 [*self.critics.parameters(), *self.critics.buffers()],
             )
+        if self.config.joint_batch:
+            for slow, now in zip(self.target_critics.buffers(), self.critics.buffers(), strict=True):
+                slow.copy_(now)
         torch._foreach_lerp_(*self._target_pairs, self.config.target_rate)
         if self.target_critics.projects:
             self.target_critics.project()

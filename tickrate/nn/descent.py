@@ -65,9 +65,10 @@ class Descent:
             momentum=momentum,
             weight_decay=weight_decay,
         )
-        self._guard = Guard(name, list(named), device, largest_norm=gradient_limit)
+        statistics = dict(learned.named_buffers()) if isinstance(learned, nn.Module) else {}
+        self._guard = Guard(name, list(named), list(statistics), device, largest_norm=gradient_limit)
         self._projected = learned if isinstance(learned, Projected) and learned.projects else None
-        self._statistics = list(learned.buffers()) if isinstance(learned, nn.Module) else []
+        self._statistics = list(statistics.values())
         self._before = [buffer.clone() for buffer in self._statistics]
         self.length = torch.zeros((), device=device)
         """Length of the last gradient, before any cut."""
@@ -81,11 +82,11 @@ class Descent:
         """Make one step down the gradient of a scalar loss and return the loss without its graph.
 
         Gradients are computed for these parameters alone: none for the critics in the actor's step. Where the
-            loss or a gradient is not finite, weights, moments and the statistics that the loss was made with
-            go back to what they were.
+        loss, a gradient or a statistic is not finite, weights, moments and the statistics that the loss was
+        made with go back to what they were.
         """
         gradients = torch.autograd.grad(loss, self._parameters)
-        skip, self.length = self._guard.check(loss, gradients)
+        skip, self.length = self._guard.check(loss, gradients, self._statistics)
         self._optimiser.step(gradients, skip)
         if self._projected is not None:
             self._projected.project()
@@ -104,7 +105,11 @@ class Descent:
         """Return a sentence about steps that were skipped since the last call, or nothing; waits."""
         count, tensor = self._guard.faults()
         steps = "1 step" if count == 1 else f"{count} steps"
-        return f"{steps} down {self._name} skipped: {tensor} was not finite" if count else ""
+        return (
+            f"{steps} down {self._name} skipped: {tensor} was not finite, or too large to square"
+            if count
+            else ""
+        )
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """Return what a resume needs beside the network, by name."""

@@ -82,7 +82,8 @@ class CategoricalValues:
         place = (moved.clamp(self.low, self.limit) - self.low) / self._width
         lower = place.floor().clamp_(max=self.outputs - 2)
         upper_share = place - lower
-        index = lower.long()
+        # A value that is no number has no place: its share stays NaN, which the guard of the loss sees.
+        index = lower.nan_to_num(0.0).long()
         target = torch.zeros_like(following)
         target.scatter_add_(1, index, following * (1.0 - upper_share))
         return target.scatter_add_(1, index + 1, following * upper_share)
