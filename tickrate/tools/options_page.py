@@ -1,9 +1,10 @@
-"""The tables on an algorithm's page: options, presets and metrics, made from the code that defines them.
+"""The tables of options, presets and metrics on the pages, made from the code that defines them.
 
 A table stands between ``<!-- WHAT: ... -->`` and ``<!-- end -->``. WHAT is one of
 
 - ``options: module:Class`` the fields of a configuration dataclass,
 - ``presets: NAME`` what the presets of the algorithm NAME set, side by side,
+- ``preset: NAME PRESET`` what one of them sets, with effect and usual values,
 - ``metrics: key key ...`` rows of `tickrate.tracking.metrics.METRICS`.
 
 A test fails when a page differs; ``python -m tickrate.tools.options_page docs/algorithms/sac.md`` writes it.
@@ -13,22 +14,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from tickrate import registry
 from tickrate.config.experiment import as_mapping, experiment_from_mapping
-from tickrate.config.loading import to_mapping
+from tickrate.config.loading import parse_yaml, to_mapping
 from tickrate.errors import ConfigError, suggest
 from tickrate.tools.field_docstrings import field_docstrings
 from tickrate.tracking.metrics import METRICS
 
-_PLACE = re.compile(r"(<!-- (options|presets|metrics): ([^\n]*?) -->\n).*?(<!-- end -->)", re.S)
-_BEGIN = re.compile(r"<!-- (?:options|presets|metrics):")
+_PLACE = re.compile(r"(<!-- (options|presets?|metrics): ([^\n]*?) -->\n).*?(<!-- end -->)", re.S)
+_BEGIN = re.compile(r"<!-- (?:options|presets?|metrics):")
 _PARTS = ("algorithm", "replay", "trainer")
 """Sections that a preset may set."""
 
@@ -41,8 +45,8 @@ def make_page(page: str) -> str:
     """
     if not _PLACE.search(page) or len(_BEGIN.findall(page)) != len(_PLACE.findall(page)):
         raise ConfigError(
-            "the page needs '<!-- options: module:Class -->' (or presets, or metrics), each with its own "
-            "'<!-- end -->' after it"
+            "the page needs '<!-- options: module:Class -->' (or presets, preset, metrics), each with "
+            "its own '<!-- end -->' after it"
         )
     return _PLACE.sub(lambda m: f"{m[1]}\n{_TABLES[m[2]](m[3])}\n\n{m[4]}", page)
 
@@ -59,14 +63,9 @@ def options_table(target: str) -> str:
     kind = registry.resolve(target)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise ConfigError(f"{target} is {kind!r}, not a dataclass of options")
-    said, hints = field_docstrings(kind), typing.get_type_hints(kind)
     lines = ["| option | default | values | effect |", "| --- | --- | --- | --- |"]
     for field in dataclasses.fields(kind):
-        if field.name not in said:
-            raise ConfigError(f"{target}: the option {field.name!r} has no docstring below it")
-        effect, _, usual = said[field.name].partition("Usual: ")
-        values = _values(hints[field.name], usual.removesuffix("."))
-        lines.append(_row(f"`{field.name}`", _default(field), values, effect.strip()))
+        lines.append(_row(f"`{field.name}`", _default(field), *_said(kind, field.name)))
     return "\n".join(lines)
 
 
@@ -80,6 +79,36 @@ def presets_table(name: str) -> str:
         found = [values[key] for values in flat]
         if any(value != found[0] for value in found):
             lines.append(_row(f"`{key}`", *(_shown(value) for value in found)))
+    return "\n".join(lines)
+
+
+def preset_table(name: str) -> str:
+    """Return what one preset, given as ``ALGORITHM PRESET``, sets each option to, beside its default.
+
+    Options that several sections share, as those of the optimisers, have one row where their values agree.
+
+    Raises:
+        ConfigError: if there is no such preset.
+    """
+    algorithm, _, preset = name.partition(" ")
+    entry = registry.algorithm(algorithm)
+    if preset not in entry.presets:
+        raise ConfigError(f"{algorithm} has no preset {preset!r}.{suggest(preset, entry.presets)}")
+    package, _, path = entry.presets[preset].partition(":")
+    file = parse_yaml(resources.files(package).joinpath(path).read_text(encoding="utf-8"), path)
+    made = experiment_from_mapping({"algorithm": {"name": algorithm, "preset": preset}})
+    sections = {"algorithm": made.algorithm.settings, "replay": made.replay, "trainer": made.trainer}
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for key in _flat(file):
+        section, *parents, last = key.split(".")
+        owner = sections[section]
+        default = type(owner)()
+        for parent in parents:
+            owner, default = getattr(owner, parent), getattr(default, parent)
+        values = _shown(getattr(owner, last)), _shown(getattr(default, last))
+        rows.setdefault((last, *values, *_said(type(owner), last)), []).append(f"`{key}`")
+    lines = ["| option | preset | default | values | effect |", "| --- | --- | --- | --- | --- |"]
+    lines += [_row(", ".join(keys), *cells[1:]) for cells, keys in rows.items()]
     return "\n".join(lines)
 
 
@@ -100,12 +129,31 @@ def metrics_table(keys: str) -> str:
 _TABLES: Mapping[str, Callable[[str], str]] = {
     "options": options_table,
     "presets": presets_table,
+    "preset": preset_table,
     "metrics": metrics_table,
 }
 
 
+def _said(kind: type[Any], option: str) -> tuple[str, str]:
+    """Return what an option may be or usually is, and its effect.
+
+    Raises:
+        ConfigError: if nothing is said below it.
+    """
+    said = field_docstrings(kind)
+    if option not in said:
+        raise ConfigError(
+            f"{kind.__module__}:{kind.__name__}: the option {option!r} has no docstring below it"
+        )
+    effect, _, usual = said[option].partition("Usual: ")
+    return _values(typing.get_type_hints(kind)[option], usual.removesuffix(".")), effect.strip()
+
+
 def _values(kind: Any, usual: str) -> str:
     """Return what an option of this type may be, or usually is."""
+    if typing.get_origin(kind) is types.UnionType:
+        (kind, *others) = (part for part in typing.get_args(kind) if part is not types.NoneType)
+        kind = Any if others else kind
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return f"section, see `{kind.__name__}`"
     possible = ""
@@ -124,9 +172,14 @@ def _default(field: dataclasses.Field[Any]) -> str:
     value = field.default_factory()
     if dataclasses.is_dataclass(value):
         own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        changed = [f.name for f in dataclasses.fields(value) if f.default != own[f.name]]
+        changed = [f.name for f in dataclasses.fields(value) if _own_default(f) != own[f.name]]
         return _shown({name: own[name] for name in changed}) if changed else "its defaults"
     return _shown(value)
+
+
+def _own_default(field: dataclasses.Field[Any]) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
 
 
 def _shown(value: Any) -> str:
@@ -134,6 +187,10 @@ def _shown(value: Any) -> str:
     plain = to_mapping(value)
     if isinstance(plain, dict):
         return f"`{{{', '.join(f'{k}: {json.dumps(v)}' for k, v in plain.items())}}}`"
+    if isinstance(plain, type):
+        return f"`{plain.__name__}`"
+    if plain == math.inf:
+        return "`.inf`"  # as YAML has it
     return f"`{plain}`" if isinstance(plain, str) and plain else f"`{json.dumps(plain)}`"
 
 
