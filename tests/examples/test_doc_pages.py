@@ -115,6 +115,7 @@ def test_the_commands_of_the_page_on_cloning_are_ones_and_its_expert_is_one(at_h
     assert made["started"].algorithm.settings.cloning_updates == 1000
     cloned = made["cloned"]
     assert cloned.algorithm.settings.cloning_updates == cloned.trainer.offline_updates == 5000
+    assert not cloned.algorithm.settings.critic.has_batch_norm  # live clones slowly
     assert [str(run.resume) for run in runs if run.resume] == ["runs/cloned"]
 
 
