@@ -14,6 +14,7 @@ from tickrate.__main__ import COMMANDS, ROLES, main
 from tickrate.cli.train import TrainOptions, resolve_options
 from tickrate.config.experiment import experiment_from_mapping
 from tickrate.config.loading import parse_yaml
+from tickrate.onnx.names import ACTION, OUTPUTS, leaf_input, state_input, state_output
 from tickrate.runtime.environments import DelayConfig, open_environment
 from tickrate.testing import FakeClock
 
@@ -117,6 +118,20 @@ def test_the_commands_of_the_page_on_cloning_are_ones_and_its_expert_is_one(at_h
     assert cloned.algorithm.settings.cloning_updates == cloned.trainer.offline_updates == 5000
     assert not cloned.algorithm.settings.critic.has_batch_norm  # live clones slowly
     assert [str(run.resume) for run in runs if run.resume] == ["runs/cloned"]
+
+
+def test_the_code_of_the_page_on_onnx_exports_a_policy_and_acts_with_it(at_home, capsys):
+    page = "onnx.md"
+    lines = [shlex.split(line, comments=True) for block in code(page, "bash") for line in block.splitlines()]
+    (shipped,) = [line for line in lines if line[:3] == ["tickrate", "export", "circuit"]]
+    assert main(shipped[1:]) == 0
+    blocks = code(page, "python")
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, page, "exec"), {"__name__": "page"})
+    assert capsys.readouterr().out.count("action [[") == 3
+    named = {end for end in re.findall(r"^\| `([\w/]+)` \|", (DOCS / page).read_text("utf-8"), re.M)}
+    assert {leaf_input("PATH"), state_input("NAME"), state_output("NAME"), ACTION, OUTPUTS} <= named
 
 
 def test_the_table_of_errors_names_every_way_of_not_getting_in():
