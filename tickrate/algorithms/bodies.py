@@ -46,6 +46,7 @@ def make_body(
             expansion=config.expansion,
             generator=generator,
             momentum=config.batch_norm_momentum,
+            epsilon=config.batch_norm_epsilon,
         )
     return EnsembleMLP(
         members,
@@ -58,5 +59,6 @@ def make_body(
         generator=generator,
         last_gain=last_gain,
         momentum=config.batch_norm_momentum,
+        epsilon=config.batch_norm_epsilon,
         noise=noise,
     )

@@ -27,10 +27,15 @@ class NetworkConfig:
     """Width inside a residual block, in widths of the block. Usual: 2 to 4."""
     unit_weights: bool = False
     """Scale the weights of each hidden unit to length 1 after each step: effective step sizes stay what they
-    were, however long the run. Needs batch norm or ``residual`` behind the weights to undo the scale."""
+    were, however long the run. Needs batch norm behind the weights, which undoes the scale. ``residual``
+    always does this; it has no switch for it."""
     batch_norm_momentum: float = 0.01
     """Weight of the newest batch in the running statistics of batch norm, with which the policy acts. Usual:
     0.01."""
+    batch_norm_epsilon: float = 1e-5
+    """Added to batch norm's variances: features that spread less than its root are taken for still. Larger
+    where most of the observation hardly moves: running statistics that lag a little would be divided by next
+    to nothing. Usual: 1e-5 to 1e-3."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
@@ -44,6 +49,12 @@ class NetworkConfig:
             raise ConfigError(f"dropout is {self.dropout}: it must be in [0, 1)")
         if not 0.0 < self.batch_norm_momentum <= 1.0:
             raise ConfigError(f"batch_norm_momentum is {self.batch_norm_momentum}: it must be in (0, 1]")
+        if not (math.isfinite(self.batch_norm_epsilon) and self.batch_norm_epsilon > 0.0):
+            raise ConfigError(f"batch_norm_epsilon is {self.batch_norm_epsilon}: it must be positive")
+        if not self.has_batch_norm:
+            for name, usual in (("batch_norm_momentum", 0.01), ("batch_norm_epsilon", 1e-5)):
+                if getattr(self, name) != usual:
+                    raise ConfigError(f"{name} is {getattr(self, name)}, but these layers have no batch norm")
         if self.expansion < 1:
             raise ConfigError(f"expansion is {self.expansion}: it must be 1 or more")
         if self.kind == "residual":

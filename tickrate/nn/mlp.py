@@ -30,6 +30,7 @@ class EnsembleMLP(nn.Module):
         generator: source of the initial weights (CPU).
         last_gain: factor on the initial weights of the last layer.
         momentum: of the batch norm's running statistics.
+        epsilon: added to the batch norm's variances.
         noise: scale of the noise on all weights (`NoisyLinear`); 0: plain weights.
     """
 
@@ -46,6 +47,7 @@ class EnsembleMLP(nn.Module):
         generator: torch.Generator,
         last_gain: float = 1.0,
         momentum: float = 0.01,
+        epsilon: float = 1e-5,
         noise: float = 0.0,
     ) -> None:
         super().__init__()
@@ -64,7 +66,11 @@ class EnsembleMLP(nn.Module):
 
         layers = [linear(i) for i in range(len(widths) - 1)]
         batch, layer = norm == "batch", norm == "layer"
-        norms = [EnsembleBatchNorm(members, width, momentum=momentum) for width in widths[:-1] if batch]
+        norms = [
+            EnsembleBatchNorm(members, width, momentum=momentum, eps=epsilon)
+            for width in widths[:-1]
+            if batch
+        ]
         layer_norms = [EnsembleLayerNorm(members, width) for width in hidden if layer]
         self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList(norms)
         self.layer_norms = nn.ModuleList(layer_norms)

@@ -26,6 +26,7 @@ class EnsembleResidual(nn.Module):
         expansion: width inside a block, in widths between them.
         generator: source of the initial weights (CPU).
         momentum: of the batch norm's running statistics.
+        epsilon: added to the batch norm's variances.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class EnsembleResidual(nn.Module):
         expansion: int = 4,
         generator: torch.Generator,
         momentum: float = 0.01,
+        epsilon: float = 1e-5,
     ) -> None:
         super().__init__()
         self.members = members
@@ -50,7 +52,7 @@ class EnsembleResidual(nn.Module):
             return EnsembleLinear(members, a, b, generator=generator, unit=True, bias=False)
 
         def norm(features: int) -> EnsembleBatchNorm:
-            return EnsembleBatchNorm(members, features, momentum=momentum)
+            return EnsembleBatchNorm(members, features, momentum=momentum, eps=epsilon)
 
         self.input_norm, self.embedding = norm(inputs), linear(inputs, width)
         halves = [(linear(a, b), norm(b)) for _ in range(blocks) for a, b in ((width, inner), (inner, width))]
