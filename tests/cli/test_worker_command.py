@@ -7,7 +7,10 @@ import pytest
 from tickrate.cli import worker as worker_module
 from tickrate.cli.worker import REFUSED_CODE, _Guard, _welcomed, numbered
 from tickrate.clock import now, sleep
+from tickrate.config.experiment import dump_experiment, experiment_from_mapping
+from tickrate.errors import ConfigError
 from tickrate.runtime.environments import EnvironmentConfig
+from tickrate.runtime.run_folder import RunFolder
 
 
 class Block(dict):
@@ -144,6 +147,22 @@ def test_it_waits_for_the_welcome_and_says_what_for(monkeypatch, caplog):
     stop.set()
     outlet.block.set("welcomed", 0)
     assert not _welcomed(outlet, "arm", stop)
+
+
+@pytest.mark.parametrize("storage", ["memory", "journal"])
+def test_a_replay_that_cannot_fit_is_refused_before_the_first_command(tmp_path, monkeypatch, storage):
+    values = {"environment": {"id": "drone"}, "run": {"root": str(tmp_path), "name": "r"}}
+    folder = RunFolder(tmp_path / "r")
+    folder.prepare("refuse")
+    experiment = experiment_from_mapping(values | {"replay": {"capacity": 10**12, "storage": storage}})
+    folder.write_experiment(dump_experiment(experiment).encode(), resumes=False)
+    monkeypatch.setattr(worker_module, "end_on_termination", lambda *_, **__: None)
+    monkeypatch.setattr(worker_module, "on_parent_exit", lambda *_: None)
+    where = "memory is free" if storage == "memory" else "is free"
+    with pytest.raises(ConfigError, match=rf"a replay of 1,000,000,000,000 rows .*{where}"):
+        worker_module.main(["--run-dir", str(folder.path)])
+    assert not list(folder.path.rglob("*.seg"))
+    assert not folder.worker("worker-0").memory.exists()
 
 
 def test_the_number_of_a_worker_goes_into_its_environment():

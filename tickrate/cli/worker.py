@@ -15,6 +15,7 @@ from tickrate import clock
 from tickrate.cli.companion import check_drainable, drain_outbox
 from tickrate.cli.role import begin_log, end_on_termination, resolve, role_parser
 from tickrate.config.experiment import Experiment, dump_experiment
+from tickrate.data.storage import require_room
 from tickrate.errors import Refused
 from tickrate.runtime.contract import EnvironmentContract
 from tickrate.runtime.environments import EnvironmentConfig, open_environment
@@ -92,6 +93,13 @@ def _act(
     # At the end the environment is closed first, then the companion delivers what is left.
     with ExitStack() as afterwards, closing(open_environment(config)) as environment:
         contract = EnvironmentContract.of(environment, checksum=experiment.worker.checksum)
+        if launched:  # the trainer is on this machine and not ready yet; the device would move for nothing
+            require_room(
+                folder.journal if experiment.journal else None,
+                contract.schema(),
+                experiment.replay.capacity,
+                prioritised=experiment.replay.sampling == "prioritised",
+            )
         place.keep(place.contract, json.dumps(contract.to_dict()).encode())
         left = place.left_memory()
         outlet = SharedOutlet.create(contract)

@@ -44,6 +44,27 @@ class Mapped:
     frames: Leaves
 
 
+def require_disk(path: Path, schema: RecordSchema, capacity: int) -> None:
+    """Refuse a segment file that does not fit on its disk.
+
+    Raises:
+        ConfigError: with the numbers.
+    """
+    limits.require(
+        _layout(schema, capacity, len(_header(schema, capacity)))[1],
+        limits.available_disk(path.parent),
+        rows=capacity,
+        row_bytes=schema.stored_bytes + ENTRY.itemsize,
+        where=f"the disk of {path.parent}",
+    )
+
+
+def _header(schema: RecordSchema, capacity: int) -> bytes:
+    body = {"schema": json.loads(schema.to_json()), "digest": schema.digest(), "capacity": capacity}
+    text = json.dumps(body).encode()
+    return np.array((MAGIC, FORMAT, len(text), zlib.crc32(text)), _HEADER).tobytes() + text
+
+
 def create_file(path: Path, schema: RecordSchema, capacity: int) -> Mapped:
     """Write an empty segment file with its whole size reserved on the disk, and map it.
 
@@ -51,17 +72,9 @@ def create_file(path: Path, schema: RecordSchema, capacity: int) -> Mapped:
         ConfigError: if it does not fit on the disk; with the numbers.
         FileExistsError: if ``path`` exists.
     """
-    body = {"schema": json.loads(schema.to_json()), "digest": schema.digest(), "capacity": capacity}
-    text = json.dumps(body).encode()
-    header = np.array((MAGIC, FORMAT, len(text), zlib.crc32(text)), _HEADER).tobytes() + text
+    require_disk(path, schema, capacity)
+    header = _header(schema, capacity)
     parts, size = _layout(schema, capacity, len(header))
-    limits.require(
-        size,
-        limits.available_disk(path.parent),
-        rows=capacity,
-        row_bytes=schema.stored_bytes + ENTRY.itemsize,
-        where=f"the disk of {path.parent}",
-    )
     if path.exists():
         raise FileExistsError(f"{path} exists already; open it, or remove it first")
     unfinished = path.with_name(

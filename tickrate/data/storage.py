@@ -16,6 +16,7 @@ from tickrate.data.records import Segment
 from tickrate.data.sampling import check_count, draw, earlier
 from tickrate.data.saved_replay import WEIGHT, SavedReplay
 from tickrate.data.schema import RecordSchema, Rows, taken
+from tickrate.data.segment_file import require_disk
 from tickrate.data.sum_tree import SumTree
 from tickrate.errors import ConfigError, RecordError
 from tickrate.trees import Leaves
@@ -85,7 +86,7 @@ class Storage:
             ConfigError: if it does not fit in memory or on the disk.
             RecordError: if the file is damaged or has another schema or capacity.
         """
-        _require_memory(schema, capacity, in_memory=path is None, prioritised=sampling is not None)
+        require_room(path, schema, capacity, prioritised=sampling is not None)
         return cls(
             _open_segment(path, schema, capacity),
             gamma=gamma,
@@ -244,9 +245,15 @@ class Storage:
             self.priorities.put_back(kept % self._capacity, saved.weights[kept - saved.oldest])
 
 
-def _require_memory(schema: RecordSchema, capacity: int, *, in_memory: bool, prioritised: bool) -> None:
-    """Refuse a storage whose rows (those in no file), index and priorities do not fit together."""
-    row_bytes = NStepIndex.bytes_per_row(schema.history) + (schema.stored_bytes if in_memory else 0)
+def require_room(path: Path | None, schema: RecordSchema, capacity: int, *, prioritised: bool) -> None:
+    """Refuse a storage that does not fit: its rows (in memory, or in a file still to be made) and its index.
+
+    Raises:
+        ConfigError: with the numbers.
+    """
+    if path is not None and not any(path.parent.glob(f"{path.name}*")):  # nobody has reserved it yet
+        require_disk(path, schema, capacity)
+    row_bytes = NStepIndex.bytes_per_row(schema.history) + (schema.stored_bytes if path is None else 0)
     needed = capacity * row_bytes + (SumTree.bytes_needed(capacity) if prioritised else 0)
     limits.require(
         needed,
