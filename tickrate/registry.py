@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tickrate.errors import ConfigError, suggest
+
+ActionKind = Literal["box", "choices"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class AlgorithmEntry:
         summary: one line for lists.
         used_only_with: options that do something only while another one, a switch, is on: option -> switch,
             another option of the algorithm, or one of another section (``replay.demonstrations``).
+        used_only_for: options that do something only with one kind of action space: option -> ``box`` or
+            ``choices`` (Discrete and MultiDiscrete).
     """
 
     config: str
@@ -51,6 +55,7 @@ class AlgorithmEntry:
     presets: Mapping[str, str] = field(default_factory=dict)
     summary: str = ""
     used_only_with: Mapping[str, str] = field(default_factory=dict)
+    used_only_for: Mapping[str, ActionKind] = field(default_factory=dict)
 
 
 ENVIRONMENTS: dict[str, EnvironmentEntry] = {
@@ -78,8 +83,20 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         {
             "target_rate": "target_network",
             "target_entropy_per_dim": "learn_temperature",
+            "target_entropy_share": "learn_temperature",
+            "temperature_optimiser": "learn_temperature",
             "value_limit": "value_bins",
             "cloning_updates": "replay.demonstrations",
+        },
+        {
+            "target_entropy_per_dim": "box",
+            "final_target_entropy_per_dim": "box",
+            "target_entropy_share": "choices",
+            "log_std_offset": "box",
+            "log_std_min": "box",
+            "log_std_max": "box",
+            "noise_correlation": "box",
+            "noise_hold": "box",
         },
     ),
     "dqn": AlgorithmEntry(

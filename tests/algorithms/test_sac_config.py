@@ -65,6 +65,11 @@ def test_presets_take_changes_key_by_key():
         ({"memory": "gru", "burn_in": 16}, "nothing is left to learn from"),
         ({"memory": "gru", "delay_correction": 3}, "cannot be used together"),
         ({"delay_correction": 1}, "2 steps or more"),
+        ({"target_entropy_per_dim": math.nan}, "target_entropy_per_dim is nan"),
+        ({"log_std_offset": math.inf}, "log_std_offset is inf"),
+        ({"target_entropy_share": 1.5}, "target_entropy_share is 1.5"),
+        ({"actor_last_gain": 0.0}, "actor_last_gain is 0.0"),
+        ({"actor_last_gain": 0.5, "actor": NetworkConfig(kind="residual")}, "has no such layer"),
         ({"shared_encoder": True, "groups": {"actor": ("a",)}}, "must read the same leaves"),
     ],
 )
@@ -79,7 +84,10 @@ def test_impossible_values_are_refused_by_name(changes, words):
     [
         ({"hidden": ()}, "hidden is []"),
         ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"batch_norm_momentum": 0.0}, "batch_norm_momentum is 0.0"),
+        ({"norm": "batch", "batch_norm_momentum": 0.0}, "batch_norm_momentum is 0.0"),
+        ({"norm": "batch", "batch_norm_epsilon": 0.0}, "batch_norm_epsilon is 0.0"),
+        ({"norm": "layer", "batch_norm_momentum": 0.1}, "no batch norm"),
+        ({"batch_norm_epsilon": 1e-3}, "no batch norm"),
         ({"kind": "residual", "hidden": (8, 16)}, "one width"),
         ({"kind": "residual", "norm": "batch"}, "has its own norms"),
         ({"kind": "residual", "unit_weights": True}, "has its own norms"),

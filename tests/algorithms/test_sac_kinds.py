@@ -11,6 +11,7 @@ from sac_kit import preset
 from watch_kit import Operations
 
 from tickrate.algorithms.sac import SAC
+from tickrate.data.batch import SequenceBatch
 from tickrate.data.return_scale import ReturnScale
 from tickrate.errors import ConfigError
 from tickrate.policy import Policy
@@ -21,6 +22,7 @@ SMALL = {"hidden": [32, 32]}
 STILL = {"initial_temperature": 1e-3, "learn_temperature": False, "batch_size": 64}
 FAST = {f"{part}_optimiser": {"learning_rate": 3e-3} for part in ("actor", "critic")}
 NORM = {"actor": {**SMALL, "batch_norm_momentum": 0.1}, "critic": {**SMALL, "batch_norm_momentum": 0.1}}
+MEMORY_OF_8 = {"memory": "gru", "memory_units": 8, "sequence_length": 8, "burn_in": 0}
 TINY_RESIDUAL = {"hidden": [16], "expansion": 2, "batch_norm_momentum": 0.1}
 
 
@@ -201,6 +203,74 @@ def test_a_resume_is_bit_equal_for_each_kind(kind):
     after, resumed = sac.state(), fresh.state()
     for name, value in after.items():
         np.testing.assert_array_equal(value, resumed[name], err_msg=name)
+
+
+def sequences(padding):
+    """Four sequences of two real steps and six of padding, whose observations are ``padding``."""
+    observation = np.ones((4, 9, 1), np.float32)
+    observation[:, 3:] = padding
+    mask = np.zeros((4, 8), bool)
+    mask[:, :2] = True
+    return SequenceBatch(
+        observation={"value": observation},
+        action=np.zeros((4, 8, 1), np.float32),
+        reward=np.zeros((4, 8), np.float32),
+        discount=np.where(mask, np.float32(0.9), np.float32(0.0)),
+        mask=mask,
+        first=np.ones(4, bool),
+        rows=np.arange(32).reshape(4, 8),
+        extras={},
+    )
+
+
+def test_rows_that_are_no_steps_count_in_nothing_that_is_learned_or_told():
+    config = preset("sac", actor=SMALL, critic=SMALL, **MEMORY_OF_8)
+    told = []
+    for padding in (0.0, 50.0):
+        sac = make(config, ProbeEnv("observed_action"))
+        metrics = sac.update(sequences(padding))
+        told.append([{k: float(v) for k, v in metrics.items()}, sac.priorities(), sac.state()])
+    assert told[0][0] == pytest.approx(told[1][0], rel=1e-5)
+    np.testing.assert_allclose(told[0][1], told[1][1], rtol=1e-5)
+    for name, array in told[0][2].items():
+        np.testing.assert_allclose(array, told[1][2][name], atol=1e-6, err_msg=name)
+
+
+def test_the_priority_of_a_sequence_without_a_step_to_learn_from_stays():
+    config = preset("sac", actor=SMALL, critic=SMALL, **{**MEMORY_OF_8, "burn_in": 1})
+    batch = sequences(0.0)
+    batch.mask[1, 1] = False  # its one step only fills the memory
+    sac = make(config, ProbeEnv("observed_action"))
+    sac.update(batch)
+    assert np.isnan(sac.priorities()).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("choice", [-1, 0, 4, 7])
+def test_a_batch_with_a_choice_that_does_not_exist_is_skipped(choice, caplog):
+    env = ProbeEnv("observed_category")  # 1, 2 and 3
+    replay = random_play(env, 50)
+    sac = make(preset("sac", actor=SMALL, critic=SMALL, batch_size=8), env)
+    batch = replay.sample(8)
+    batch.action[3] = choice
+    assert sac.update(batch)["skipped_updates"] == 1
+    assert "categories that do not exist, in ['action']" in caplog.text
+    sac.update(replay.sample(8))
+    assert sac.updates == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shared_encoder": True}, "neither an image, a history nor a memory"),
+        (
+            {"encoder": {"image_shift": 1, "image_features": 8}},
+            "encoder.image_shift, encoder.image_features: set",
+        ),
+    ],
+)
+def test_options_for_what_is_not_observed_are_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        make(preset("sac", **changes), ProbeEnv("observed_action"))
 
 
 def test_what_a_correction_needs_is_asked_for():

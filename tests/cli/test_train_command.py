@@ -97,6 +97,48 @@ def test_train_then_refuse_resume_and_play(home, capsys):
     assert not (folder / "best.policy").exists()
 
 
+def test_a_resume_that_is_refused_late_changes_nothing_for_the_next(home, capsys):
+    """Networks of another shape are found out when they are restored, behind everything else."""
+    assert train("--steps", "30", "--name", "r") == 0
+    before = load_experiment(home / "runs" / "r" / "experiment.yaml")
+    for change in ("algorithm.critics=3", "replay.gamma=0.5", "algorithm.critics=4"):
+        assert command.main(["train", "--resume", "runs/r", "--steps", "40", "--set", change]) == 2
+    assert "expected float32[4" in capsys.readouterr().err
+    assert command.main(["train", "--resume", "runs/r", "--steps", "50"]) == 0
+    after = load_experiment(home / "runs" / "r" / "experiment.yaml")
+    assert after.algorithm == before.algorithm
+    assert (after.replay, after.trainer.total_steps) == (before.replay, 50)
+    assert counters(home / "runs" / "r")["steps"] == 50
+
+
+def test_a_learner_in_this_process_logs_where_a_trainer_would(home):
+    assert train("--steps", "30", "--name", "r", "--set", "algorithm.mixed_precision=true") == 0
+    log = (home / "runs" / "r" / "logs" / "trainer.log").read_text(encoding="utf-8")
+    told = "networks computed in torch.bfloat16, losses in torch.float32"
+    assert log.count(told) == 1
+    assert command.main(["train", "--resume", "runs/r", "--steps", "40"]) == 0
+    log = (home / "runs" / "r" / "logs" / "trainer.log").read_text(encoding="utf-8")
+    assert log.count(told) == 2  # by what it computes in now, not by what it was before the first update
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "no-device", "meta"])
+def test_a_device_that_cannot_be_used_is_named(home, capsys, device):
+    assert train("--steps", "30", "--set", f"trainer.device={device}") == 2
+    assert f"the device '{device}' (trainer.device) cannot be used here" in capsys.readouterr().err
+    assert list(home.iterdir()) == []
+
+
+def test_an_option_for_another_kind_of_actions_is_refused(home, capsys):
+    words = ["train", "--env", "CartPole-v1", "--steps", "30", "--set", "algorithm.log_std_max=1"]
+    assert command.main(words) == 2
+    assert (
+        "algorithm.log_std_max is set, but sac does not use it where the actions" in capsys.readouterr().err
+    )
+    assert train("--steps", "30", "--set", "algorithm.target_entropy_share=0.5") == 2
+    assert "algorithm.target_entropy_share is set" in capsys.readouterr().err
+    assert list(home.iterdir()) == []
+
+
 def test_a_run_that_died_among_its_last_updates_is_not_complete(home):
     assert train("--steps", "60", "--name", "r") == 0
     folder = home / "runs" / "r"

@@ -9,6 +9,7 @@ from tickrate.config.experiment import (
     PRESETS,
     Experiment,
     as_mapping,
+    changed_options,
     dump_experiment,
     experiment_from_mapping,
     load_experiment,
@@ -71,11 +72,35 @@ def test_a_mistake_at_any_level_names_its_place_and_the_nearest_key(values, mess
         ({"target_rate": 0.01}, "target_network"),
         ({"preset": "sac", "value_limit": 3.0}, "value_bins"),
         ({"learn_temperature": False, "target_entropy_per_dim": -0.5}, "learn_temperature"),
+        ({"learn_temperature": False, "target_entropy_share": 0.5}, "learn_temperature"),
+        ({"learn_temperature": False, "temperature_optimiser": {"learning_rate": 1}}, "learn_temperature"),
     ],
 )
 def test_an_option_that_the_algorithm_does_not_use_is_an_error(settings, switch):
     with pytest.raises(ConfigError, match=f"does not use it here: algorithm.{switch} is off"):
         experiment_from_mapping({"algorithm": settings})
+
+
+@pytest.mark.parametrize("settings", [{"memory": "gru"}, {"preset": "sac", "delay_correction": 4}])
+def test_sequences_have_single_steps_and_other_returns_are_refused(settings):
+    experiment = experiment_from_mapping({"algorithm": settings})
+    assert experiment.replay.n_step == 1
+    assert load_again(experiment) == experiment
+    assert experiment_from_mapping({"algorithm": settings, "replay": {"n_step": 1}}).replay.n_step == 1
+    with pytest.raises(ConfigError, match=r"replay\.n_step is 3, but with algorithm\.memory or"):
+        experiment_from_mapping({"algorithm": settings, "replay": {"n_step": 3}})
+
+
+def load_again(experiment):
+    return experiment_from_mapping(parse_yaml(dump_experiment(experiment), "here"))
+
+
+def test_what_was_chosen_over_the_preset_is_known_even_after_writing():
+    values = {"preset": "sac", "critics": 2, "target_rate": 0.01, "actor": {"hidden": [8]}}
+    experiment = load_again(experiment_from_mapping({"algorithm": values}))
+    assert experiment.algorithm.preset == "sac"
+    assert changed_options(experiment.algorithm) == {"target_rate", "actor"}
+    assert changed_options(experiment_from_mapping({}).algorithm) == set()
 
 
 def test_presets_and_single_settings():

@@ -121,13 +121,10 @@ def test_a_full_disk_at_the_end_says_what_is_safe(place, monkeypatch):
 
 @pytest.fixture
 def parts(monkeypatch):
-    class Entry:
-        build = None
-
     class Settings:
         batch_size = 4
 
-    monkeypatch.setattr(registry, "algorithm", lambda name: Entry)
+    monkeypatch.setattr(registry, "algorithm", lambda name: registry.AlgorithmEntry("", ""))
     monkeypatch.setattr(registry, "resolve", lambda target: FixedAlgorithm)
 
     def make(**changes):

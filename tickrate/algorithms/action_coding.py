@@ -103,16 +103,18 @@ class ChoiceCoding:
         assert bounds is not None  # both kinds have categories
         low, high = (np.asarray(bound).ravel() for bound in bounds)
         counts = high - low + 1
-        self._low, self._starts = low, np.cumsum(counts) - counts
+        self._low, self._sizes, self._starts = low, counts, np.cumsum(counts) - counts
         self.size = int(counts.sum())
         self._largest = float(np.log(counts).sum())
         self.head: PolicyHead = CategoricalHead(tuple(counts.tolist()))
 
     def encode(self, action: NDArray[Any]) -> NDArray[np.float32]:
-        """Return choices ``(rows, *action)`` as ``(rows, size)``."""
-        chosen = action.reshape(len(action), -1) - self._low + self._starts
+        """Return choices ``(rows, *action)`` as ``(rows, size)``; NaN where there is no such choice."""
+        offset = action.reshape(len(action), -1).astype(np.int64) - self._low
+        known = (offset >= 0) & (offset < self._sizes)
         encoded = np.zeros((len(action), self.size), np.float32)
-        np.put_along_axis(encoded, chosen.astype(np.int64), 1.0, axis=1)
+        np.put_along_axis(encoded, np.where(known, offset, 0) + self._starts, 1.0, axis=1)
+        encoded[~known.all(1)] = np.nan
         return encoded
 
     def write(self, writer: ProgramWriter, x: str) -> str:

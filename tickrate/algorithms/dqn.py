@@ -20,11 +20,12 @@ from tickrate.algorithms.dqn_batch import TransitionLoader
 from tickrate.algorithms.dqn_config import DQNConfig
 from tickrate.algorithms.dqn_functions import DQNFunctions, Transition, functions_of, pick
 from tickrate.algorithms.dqn_networks import DQNNetworks, QNetwork
-from tickrate.algorithms.group_inputs import GroupInputs
+from tickrate.algorithms.group_inputs import GroupInputs, check_encoder
 from tickrate.artefact import Exploration, PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch
 from tickrate.errors import ConfigError
 from tickrate.nn.compiling import Acceleration
+from tickrate.nn.devices import usable_device
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.features import VECTOR
 from tickrate.nn.state import Arrays, check_arrays, load_arrays, module_tensors, to_arrays
@@ -63,9 +64,10 @@ class DQN:
         functions: DQNFunctions | None = None,
     ) -> None:
         self.config, self._noise_seed = config, seed
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         paths = config.groups.get("actor", ())
         self.group = group = GroupInputs("actor", paths, observation_spaces, config.encoder)
+        check_encoder(config.encoder, group)
         if config.normalise_observations and not group.vector_size:
             raise ConfigError("dqn.normalise_observations is on, but there are no vectors to normalise")
         self._loader = TransitionLoader(group, action_space, self.device)
@@ -86,6 +88,7 @@ class DQN:
         self._terms = self._acceleration.compiled(self._plain_terms)
         self.updates = 0
         """Updates done so far."""
+        self._restored_updates = 0
         self._metrics: dict[str, SupportsFloat] = {}
         self._surprise: Tensor | None = None
         self._contract = functools.partial(
@@ -191,7 +194,9 @@ class DQN:
 
     def effects(self) -> list[str]:
         """Return sentences, once, about what compilation and mixed precision came to."""
-        return self._acceleration.effects(self.networks.online.computed_in) if self.updates else []
+        if self.updates == self._restored_updates:
+            return []  # nothing was computed yet
+        return self._acceleration.effects(self.networks.online.computed_in)
 
     def policy_bytes(self, version: int) -> bytes:
         """Return the present policy as an artefact, weights and statistics of one moment folded together.
@@ -241,6 +246,7 @@ class DQN:
         load_arrays(self._tensors(), state)
         self._generator.set_state(torch.from_numpy(np.array(state["random"], np.uint8)))
         self.updates, self._loader.skipped = int(state["updates"].item()), int(state["skipped"].item())
+        self._restored_updates = self.updates
         self._noise_seed = int(state["noise_seed"].item())
         if self.networks.normaliser is not None:
             self.networks.normaliser.count = int(state["count"].item())

@@ -90,3 +90,14 @@ class GroupInputs:
     def columns(self, path: str) -> slice | None:
         """Return the columns of a leaf in the vectors, None if it is not there."""
         return self.vector.columns(path) if self.vector is not None else None
+
+
+def check_encoder(encoder: EncoderConfig, *groups: GroupInputs) -> None:
+    """Refuse options for images where no group has one.
+
+    Raises:
+        ConfigError: naming the options.
+    """
+    images = (is_image(space) for group in groups for space in group.pictures.values())
+    if (changed := encoder.changed("image_")) and not any(images):
+        raise ConfigError(f"encoder.{', encoder.'.join(changed)}: set, but no leaf that is read is an image")

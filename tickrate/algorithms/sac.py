@@ -16,7 +16,7 @@ from tickrate import __version__
 from tickrate.algorithms.action_coding import action_coding
 from tickrate.algorithms.delay_correction import TIMING, make_correction
 from tickrate.algorithms.descents import make_descent
-from tickrate.algorithms.group_inputs import GroupInputs
+from tickrate.algorithms.group_inputs import GroupInputs, check_encoder
 from tickrate.algorithms.sac_batch import TransitionLoader
 from tickrate.algorithms.sac_config import SACConfig
 from tickrate.algorithms.sac_functions import SACFunctions, Transition, functions_of
@@ -25,6 +25,7 @@ from tickrate.artefact import PolicyContract, action_spec, leaf_spec, pack
 from tickrate.data.batch import Batch, SequenceBatch
 from tickrate.errors import ConfigError
 from tickrate.nn.compiling import Acceleration
+from tickrate.nn.devices import usable_device
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.normaliser import RunningNormaliser
 from tickrate.nn.state import Arrays, check_arrays, load_arrays, module_tensors, to_arrays
@@ -61,7 +62,7 @@ class SAC:
         functions: SACFunctions | None = None,
     ) -> None:
         self.config = config
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         self._action = action_coding(
             action_space, (config.log_std_offset, config.log_std_min, config.log_std_max)
         )
@@ -69,6 +70,11 @@ class SAC:
             GroupInputs(name, config.groups.get(name, ()), observation_spaces, config.encoder)
             for name in ("actor", "critic")
         )
+        check_encoder(config.encoder, actor, critic)
+        if config.shared_encoder and not actor.pictures and config.memory == "none":
+            raise ConfigError(
+                "sac.shared_encoder is on, but there is neither an image, a history nor a memory"
+            )
         if config.normalise_observations and not (actor.vector_size and critic.vector_size):
             raise ConfigError("sac.normalise_observations is on, but there are no vectors to normalise")
         burn_in = config.burn_in if config.memory != "none" else 0
@@ -102,8 +108,9 @@ class SAC:
         self._actor_terms = self._acceleration.compiled(self._plain_actor_terms)
         self.updates = 0
         """Critic updates done so far."""
+        self._restored_updates = 0
         self._metrics: dict[str, SupportsFloat] = {}
-        self._last: tuple[Tensor, Tensor] | None = None
+        self._last: tuple[Tensor, Tensor, Tensor | None] | None = None
         self._contract = functools.partial(
             PolicyContract,
             algorithm="sac",
@@ -167,8 +174,9 @@ class SAC:
         )
         metrics["critic_loss"] = self._critics.descend(loss)
         metrics["critic_gradient"] = self._critics.length
-        metrics["q_mean"], metrics["target_mean"] = values.mean(), targets.mean()
-        self._last = values, targets
+        real = transition.mask
+        metrics["q_mean"], metrics["target_mean"] = _over_real(values, real), _over_real(targets, real)
+        self._last = values, targets, real
 
         self.updates += 1
         if self.updates % config.policy_delay == 0:
@@ -234,6 +242,8 @@ class SAC:
     ) -> tuple[Tensor, Tensor]:
         """Return the actor's loss and the mean log-probabilities of its actions, ``(batch,)``, detached.
 
+        The log-probabilities are weighted as the loss is, so that their mean is that of the real steps.
+
         What the critics see of the observations, ``features``, is taken over from their step (as in DrQ-v2,
         arXiv 2107.09645): nothing of it is learned here.
         """
@@ -257,7 +267,7 @@ class SAC:
             taught = transition.taught.float()
             loss = loss * taught * (len(taught) / taught.sum().clamp_min(1.0))
         if transition.mask is not None:
-            loss = loss * transition.mask
+            loss, log_prob = loss * transition.mask, log_prob * transition.mask
         return loss.mean(), log_prob.detach()
 
     def _corrected(
@@ -287,21 +297,23 @@ class SAC:
     def priorities(self) -> NDArray[np.float32]:
         """Return the absolute errors of the last batch's values, ``(batch,)``; waits for the device.
 
-        Of a sequence, the mean over its steps.
+        Of a sequence, the mean over its real steps behind the burn-in; NaN, which changes nothing, if it has
+        none.
         """
         if self._last is None:
             raise RuntimeError("priorities() before the first update")
-        values, targets = self._last
-        errors: NDArray[np.float32] = (values - targets).abs().mean(0).cpu().numpy()
+        values, targets, real = self._last
         length = self.config.sequence_length if self.config.memory != "none" else 1
-        means: NDArray[np.float32] = errors.reshape(-1, length).mean(1)
+        errors = (values - targets).abs().mean(0).view(-1, length)
+        counted = torch.ones_like(errors) if real is None else (real.view(-1, length) > 0).float()
+        means: NDArray[np.float32] = ((errors * counted).sum(1) / counted.sum(1)).cpu().numpy()
         return means
 
-    def _nothing_learned(self, count: int) -> tuple[Tensor, Tensor]:
+    def _nothing_learned(self, count: int) -> tuple[Tensor, Tensor, None]:
         """Return errors that leave the priorities of a skipped batch as they were: none of them is finite."""
         rows = count * (self.config.sequence_length if self.config.memory != "none" else 1)
         values = torch.full((1, rows), float("nan"))
-        return values, values[0]
+        return values, values[0], None
 
     def faults(self) -> list[str]:
         """Return a sentence for each network that was kept from bad steps since the last call; waits."""
@@ -309,7 +321,7 @@ class SAC:
 
     def effects(self) -> list[str]:
         """Return sentences, once, about what compilation and mixed precision came to."""
-        if self.updates < self.config.policy_delay:
+        if self.updates - self._restored_updates < self.config.policy_delay:
             return []  # the actor's part was not compiled yet
         return self._acceleration.effects(self.networks.computed_in)
 
@@ -358,6 +370,7 @@ class SAC:
         load_arrays(self._tensors(), state)
         self._generator.set_state(torch.from_numpy(np.array(state["random"], np.uint8)))
         self.updates, self._loader.skipped = int(state["updates"].item()), int(state["skipped"].item())
+        self._restored_updates = self.updates
         for name, normaliser in self._normalisers().items():
             normaliser.count = int(state[name].item())
 
@@ -375,3 +388,8 @@ class SAC:
             "count/critic": self.networks.critic_normaliser,
         }
         return {name: normaliser for name, normaliser in pairs.items() if normaliser is not None}
+
+
+def _over_real(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the mean over ``(..., batch)``, of the real steps where ``weights`` has 0 for the others."""
+    return values.mean() if weights is None else (values * weights).mean()

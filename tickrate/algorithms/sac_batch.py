@@ -113,10 +113,11 @@ class TransitionLoader:
         ]
         if self.skipped == 1:
             _log.warning(
-                "update skipped: values that are not finite in %s (leaves %s); further ones are only "
-                "counted, as skipped_updates. Look at the rows the environment recorded.",
+                "update skipped: values that are not finite, or categories that do not exist, in %s (leaves "
+                "%s); further ones are only counted, as skipped_updates. Look at the rows the environment "
+                "recorded.",
                 bad,
-                leaves,
+                leaves or "with finite numbers all of them: it is a category",
             )
 
 

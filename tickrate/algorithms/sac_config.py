@@ -155,6 +155,7 @@ class SACConfig:
             "initial_temperature",
             "value_limit",
             "noise_hold",
+            "actor_last_gain",
         )
         for name in positive:
             value = getattr(self, name)
@@ -164,6 +165,19 @@ class SACConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"sac.{name} is {value}: it must not be negative")
+        for name in ("log_std_offset", "target_entropy_per_dim", "final_target_entropy_per_dim"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ConfigError(f"sac.{name} is {value}: it must be finite")
+        if not 0.0 <= self.target_entropy_share <= 1.0:
+            raise ConfigError(
+                f"sac.target_entropy_share is {self.target_entropy_share}: it must be in [0, 1]"
+            )
+        if self.actor_last_gain != 1.0 and self.actor.kind == "residual":
+            raise ConfigError(
+                f"sac.actor_last_gain is {self.actor_last_gain}, but a residual actor has no such layer: set "
+                "it to 1"
+            )
         if self.noise_hold > 65_536:
             raise ConfigError(f"sac.noise_hold is {self.noise_hold}: at most 65,536 are possible")
         if not 0.0 <= self.noise_correlation < 1.0:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tickrate import registry
-from tickrate.config.experiment import Experiment, dump_experiment
+from tickrate.config.experiment import Experiment, changed_options, dump_experiment
 from tickrate.errors import RunFolderError
 from tickrate.runtime.assembly import LearnerParts
 from tickrate.runtime.environments import is_live, realtime_config
 from tickrate.runtime.learner import Learner
 from tickrate.runtime.limiter import UpdateLimiter
-from tickrate.runtime.run_folder import OnExisting, RunFolder, load_state, write_atomically
+from tickrate.runtime.run_folder import OnExisting, RunFolder, load_state
 from tickrate.tracking import plots
 from tickrate.tracking.jsonl import JsonlTracker
 from tickrate.tracking.tensorboard import TensorBoardTracker
@@ -21,6 +25,7 @@ def learner_parts(experiment: Experiment) -> LearnerParts:
     return LearnerParts(
         algorithm=experiment.algorithm.name,
         settings=experiment.algorithm.settings,
+        changed=changed_options(experiment.algorithm),
         replay=experiment.replay,
         trainer=experiment.trainer,
         evaluation_episodes=experiment.worker.evaluation.episodes,
@@ -36,6 +41,32 @@ def load_algorithm(experiment: Experiment) -> None:
     registry.resolve(entry.build)
     if entry.limit_threads:
         registry.resolve(entry.limit_threads)(experiment.trainer.threads)
+
+
+@contextmanager
+def text_log(folder: RunFolder) -> Iterator[None]:
+    """Write what a learner in this process has to say into the log that a trainer process would have.
+
+    Warnings go to standard error as well, where nobody has set up logging.
+    """
+    logger = logging.getLogger("tickrate")
+    file = logging.FileHandler(folder.log("trainer"), encoding="utf-8")
+    file.setFormatter(logging.Formatter("%(asctime)s trainer %(levelname)s %(message)s"))
+    handlers: list[logging.Handler] = [file]
+    if not logging.getLogger().handlers:
+        handlers.append(logging.StreamHandler())
+        handlers[-1].setLevel(logging.WARNING)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()
+        logger.setLevel(level)
 
 
 def file_trackers(folder: RunFolder) -> Tracker:
@@ -69,7 +100,8 @@ def prepare_folder(experiment: Experiment, on_existing: OnExisting, *, device: b
     if on_existing == "resume":
         _check_unfinished(experiment, folder)
     try:
-        write_atomically(folder.experiment, dump_experiment(experiment).encode())
+        text = dump_experiment(experiment)
+        folder.write_experiment(text.encode(), resumes=on_existing == "resume")
     except OSError as error:
         raise RunFolderError(
             f"{folder.path} cannot be written ({error.strerror}): mend its permissions or make room, or "

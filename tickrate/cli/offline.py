@@ -44,6 +44,7 @@ def learn_offline(
     assembling.load_algorithm(experiment)
     with (
         LockFile(folder.lock, f"the run folder {folder.path}"),
+        assembling.text_log(folder),
         closing(assembling.file_trackers(folder)) as tracker,
     ):
         learner = assembling.learner_parts(experiment).build(

@@ -104,5 +104,5 @@ def environment_for(options: PlayOptions, file: Path) -> EnvironmentConfig:
     if file == shipped_policy(str(options.path)):
         return load_experiment(str(options.path)).environment
     if folder.experiment.exists():
-        return dataclasses.replace(load_experiment(folder.experiment).environment)
+        return dataclasses.replace(load_experiment(folder.kept_experiment).environment)
     raise ConfigError(f"{file} does not lie in a run folder: say what to drive with --env")

@@ -113,7 +113,7 @@ def _environment_of(contract: Path) -> dict[str, Any]:
     folder = RunFolder(contract if contract.is_dir() else contract.parent)
     if not folder.experiment.exists():
         raise ConfigError(f"{contract} does not lie in a run folder: say what it is for with --env")
-    return {"environment": as_mapping(load_experiment(folder.experiment))["environment"]}
+    return {"environment": as_mapping(load_experiment(folder.kept_experiment))["environment"]}
 
 
 def _resumed(options: TrainOptions, path: Path) -> Experiment:
@@ -126,7 +126,7 @@ def _resumed(options: TrainOptions, path: Path) -> Experiment:
         raise ConfigError(f"a resumed run keeps its {', '.join(fixed)}")
     folder = RunFolder(path.resolve())
     folder.prepare("resume")
-    kept = load_experiment(folder.experiment)
+    kept = load_experiment(folder.kept_experiment)
     changed = experiment_from_mapping(override(as_mapping(kept), changes))
     run = dataclasses.replace(changed.run, root=str(folder.path.parent), name=folder.path.name)
     return dataclasses.replace(changed, run=run)

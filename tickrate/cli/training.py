@@ -103,11 +103,15 @@ def effective_values(experiment: Experiment) -> str:
     if replay.demonstrations:
         share = 1.0 if experiment.offline else replay.demonstration_share
         sampling += f", {share:.0%} of each batch from demonstrations"
+    algorithm = experiment.algorithm
+    recipe = f" ({algorithm.preset})" if algorithm.preset not in ("", algorithm.name) else ""
+    steps = getattr(algorithm.settings, "steps_together", 0)
+    returns = f"sequences of {steps} steps" if steps else f"{replay.n_step}-step returns"
     return (
-        f"{experiment.algorithm.name} on {experiment.environment.id}, seed {experiment.run.seed}: {rate}, "
-        f"batch {experiment.algorithm.settings.batch_size}, "
+        f"{algorithm.name}{recipe} on {experiment.environment.id}, seed {experiment.run.seed}: {rate}, "
+        f"batch {algorithm.settings.batch_size}, "
         f"gamma {gamma:.9g} (float32, looks {1 / (1 - gamma):.0f} steps ahead), "
-        f"{replay.n_step}-step returns, replay {replay.capacity:,}{sampling}"
+        f"{returns}, replay {replay.capacity:,}{sampling}"
     )
 
 
@@ -213,6 +217,7 @@ def _run_serial(
         folder = assembling.prepare_folder(experiment, on_existing)
         _announce(console, experiment, folder)
         write_atomically(folder.contract, json.dumps(contract.to_dict()).encode())
+        cleanup.enter_context(assembling.text_log(folder))
         tracker = cleanup.enter_context(closing(assembling.file_trackers(folder)))
         resume = on_existing == "resume"
         learner = parts.build(contract, folder, tracker, resume=resume, started=started, algorithm=algorithm)

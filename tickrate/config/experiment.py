@@ -62,6 +62,8 @@ class AlgorithmConfig:
 
     name: str = "sac"
     """Name in the registry, or ``module:ENTRY`` of your own (`tickrate.registry.AlgorithmEntry`)."""
+    preset: str = ""
+    """Name of the recipe that the settings began as; empty where the algorithm has none."""
     settings: Any = None
     """The algorithm's own configuration dataclass; its keys stand beside ``name`` in the file."""
 
@@ -137,8 +139,31 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
     rest.pop("algorithm", None)
     experiment = from_mapping(Experiment, rest)
     _check_offline(experiment)
-    algorithm = _algorithm(name, entry, base.get("algorithm", {}), settings, experiment)
+    chosen = _settings(name, entry, base.get("algorithm", {}), settings, experiment)
+    algorithm = AlgorithmConfig(name=name, preset=preset or "", settings=chosen)
+    if getattr(chosen, "steps_together", 0):
+        replay = _single_steps(experiment.replay, values.get("replay", {}))
+        experiment = dataclasses.replace(experiment, replay=replay)
     return dataclasses.replace(experiment, algorithm=algorithm)
+
+
+def changed_options(algorithm: AlgorithmConfig) -> frozenset[str]:
+    """Return the names of the settings that are not what the algorithm's preset says."""
+    entry = registry.algorithm(algorithm.name)
+    base = _recipe(entry, algorithm.preset or None).get("algorithm", {})
+    preset, settings = from_mapping(_settings_kind(entry), base, "algorithm"), algorithm.settings
+    names = (f.name for f in dataclasses.fields(settings))
+    return frozenset(name for name in names if getattr(settings, name) != getattr(preset, name))
+
+
+def _single_steps(replay: ReplayConfig, said: Mapping[str, Any]) -> ReplayConfig:
+    """Return the replay for an algorithm that learns from sequences of single steps."""
+    if said.get("n_step", 1) != 1:
+        raise ConfigError(
+            f"replay.n_step is {replay.n_step}, but with algorithm.memory or algorithm.delay_correction "
+            "batches are sequences of single steps: leave replay.n_step out"
+        )
+    return dataclasses.replace(replay, n_step=1)
 
 
 def _check_offline(experiment: Experiment) -> None:
@@ -197,13 +222,14 @@ def _over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _algorithm(
+def _settings(
     name: str,
     entry: registry.AlgorithmEntry,
     base: Mapping[str, Any],
     settings: Mapping[str, Any],
     experiment: Experiment,
-) -> AlgorithmConfig:
+) -> Any:
+    """Return the algorithm's settings: what ``settings`` say over ``base``, the preset's."""
     kind = _settings_kind(entry)
     before = from_mapping(kind, base, "algorithm")
     result = from_mapping(kind, _over(base, settings), "algorithm")
@@ -215,7 +241,7 @@ def _algorithm(
                 f"algorithm.{option} is set, but {name} does not use it here: "
                 f"{section or 'algorithm'}.{key} is off"
             )
-    return AlgorithmConfig(name=name, settings=result)
+    return result
 
 
 def _settings_kind(entry: registry.AlgorithmEntry) -> Any:
@@ -295,7 +321,9 @@ def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[
 def as_mapping(experiment: Experiment) -> dict[str, Any]:
     """Return the resolved experiment as plain nested values."""
     values: dict[str, Any] = to_mapping(experiment)
-    values["algorithm"] = {"name": experiment.algorithm.name, **to_mapping(experiment.algorithm.settings)}
+    algorithm = experiment.algorithm
+    preset = {"preset": algorithm.preset} if algorithm.preset else {}
+    values["algorithm"] = {"name": algorithm.name, **preset, **to_mapping(algorithm.settings)}
     return values
 
 

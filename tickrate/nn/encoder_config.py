@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from tickrate.errors import ConfigError
@@ -12,7 +12,7 @@ ConvolveAlong = Literal["time", "features"]
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """How an observation group becomes features; options for what a group does not have do nothing."""
+    """How an observation group becomes features."""
 
     image_channels: tuple[int, ...] = (32, 64, 64)
     """Channels of each convolution over images. The default is the Atari network (Mnih et al. 2015), for
@@ -50,7 +50,14 @@ class EncoderConfig:
                 raise ConfigError(f"{', '.join(names)} are {lists}: give one number each for every layer")
             if any(n < 1 for values in lists for n in values) or getattr(self, f"{kind}_features") < 1:
                 raise ConfigError(f"{', '.join(names)} and {kind}_features must be positive: {lists}")
+        if not self.history_leaves and (changed := self.changed("history_")):
+            raise ConfigError(f"{', '.join(changed)}: set, but history_leaves names no leaf to use it for")
         if self.image_shift < 0:
             raise ConfigError(f"image_shift is {self.image_shift}: it must be 0 (off) or positive")
         if self.history_along not in get_args(ConvolveAlong):
             raise ConfigError(f"history_along is {self.history_along!r}: one of {get_args(ConvolveAlong)}")
+
+    def changed(self, prefix: str) -> list[str]:
+        """Return the names of the options with this prefix that are not at their defaults."""
+        names = [f.name for f in fields(self) if f.name.startswith(prefix)]
+        return [name for name in names if getattr(self, name) != getattr(type(self), name)]

@@ -42,6 +42,7 @@ class LearnerParts:
         seed: seed of networks and sampling.
         journal: keep the replay in the run folder's journal, where it survives a kill.
         synchronous_steps: steps of the rounds of a synchronous run; 0: there are none.
+        changed: names of the settings that somebody chose; those that do nothing are refused.
     """
 
     algorithm: str
@@ -52,6 +53,7 @@ class LearnerParts:
     seed: int
     journal: bool = False
     synchronous_steps: int = 0
+    changed: frozenset[str] = frozenset()
 
     def build(
         self,
@@ -103,16 +105,21 @@ class LearnerParts:
         )
         if started is not None:
             learner.began_at(started)
+        self._fill(learner, folder, resume)
+        folder.accept_experiment()
+        return learner
+
+    def _fill(self, learner: Learner, folder: RunFolder, resume: bool) -> None:
+        """Give a learner what its run has made so far, or the demonstrations to begin with."""
         checkpoint = folder.latest_checkpoint() if resume else None
         if checkpoint is not None:
             learner.restore(checkpoint)
-            return learner
+            return
         if resume and not self.journal:
             raise RunFolderError(f"{folder.path} has no complete checkpoint to resume from")
         learner.observe_demonstrations()
         if resume:
             learner.recover()
-        return learner
 
     def _return_scale(self) -> ReturnScale | None:
         limit = self.replay.return_limit
@@ -122,8 +129,9 @@ class LearnerParts:
         """Return a fresh algorithm for an environment.
 
         Raises:
-            ConfigError: if it cannot learn in these spaces.
+            ConfigError: if it cannot learn in these spaces, or does not use there what was set.
         """
+        self._check_used(contract.action_space)
         device = {} if self.trainer.device == "cpu" else {"device": self.trainer.device}
         algorithm: Algorithm = registry.resolve(registry.algorithm(self.algorithm).build)(
             self.settings,
@@ -135,6 +143,15 @@ class LearnerParts:
             **device,
         )
         return algorithm
+
+    def _check_used(self, action_space: spaces.Space[Any]) -> None:
+        kind = "box" if isinstance(action_space, spaces.Box) else "choices"
+        for option, needed in registry.algorithm(self.algorithm).used_only_for.items():
+            if option in self.changed and needed != kind:
+                raise ConfigError(
+                    f"algorithm.{option} is set, but {self.algorithm} does not use it where the actions are "
+                    f"{action_space}: leave it out"
+                )
 
     @property
     def _seeds(self) -> list[int]:

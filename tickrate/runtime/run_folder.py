@@ -55,6 +55,16 @@ class RunFolder:
         return self.path / "experiment.yaml"
 
     @property
+    def kept_experiment(self) -> Path:
+        """What the run is known to work with: the configuration before a resume that has not restored yet."""
+        before = self._experiment_before
+        return before if before.exists() else self.experiment
+
+    @property
+    def _experiment_before(self) -> Path:
+        return self.path / "experiment.before.yaml"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints, one folder each."""
         return self.path / "checkpoints"
@@ -196,6 +206,20 @@ class RunFolder:
             if entry.name in ("workers", self.lock.name):
                 continue
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def write_experiment(self, data: bytes, *, resumes: bool) -> None:
+        """Write the configuration; that of a run to resume stays `kept_experiment` until `accept_experiment`.
+
+        A resume may be refused late, by a replay or networks that the change does not fit. What was changed
+        must not stand in the way of the next attempt.
+        """
+        if resumes and not self._experiment_before.exists():
+            write_atomically(self._experiment_before, self.experiment.read_bytes())
+        write_atomically(self.experiment, data)
+
+    def accept_experiment(self) -> None:
+        """Keep the configuration that was written last: a learner stands on it."""
+        self._experiment_before.unlink(missing_ok=True)
 
     def latest_checkpoint(self) -> Path | None:
         """Return the newest complete checkpoint folder, or None."""

@@ -77,7 +77,7 @@ def presets_table(name: str) -> str:
     lines = [_row("option", *(f"`{preset}`" for preset in presets)), "| --- " * (len(presets) + 1) + "|"]
     for key in flat[0]:
         found = [values[key] for values in flat]
-        if any(value != found[0] for value in found):
+        if key != "algorithm.preset" and any(value != found[0] for value in found):
             lines.append(_row(f"`{key}`", *(_shown(value) for value in found)))
     return "\n".join(lines)
 
