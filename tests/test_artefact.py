@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,9 @@ from tickrate.artefact import (
     unpack,
 )
 from tickrate.artefact.container import contract_from_json
-from tickrate.errors import PolicyError
+from tickrate.artefact.contract import leaf_spec
+from tickrate.artefact.matching import check_environment
+from tickrate.errors import PolicyError, PolicyMismatch
 from tickrate.policy import Policy
 from tickrate.program.spec import (
     Activation,
@@ -101,17 +104,64 @@ def test_every_truncation_is_refused():
 
 
 def test_every_flipped_byte_is_refused_or_harmless():
-    # Only free-text fields of the contract may differ; no flip may change a weight or raise anything else.
+    # No flip may change a weight or the contract, or raise anything else.
     blob = pack(contract(), weights())
+    expected = unpack(blob)[0]
     for position in range(0, len(blob), 3):
         changed = bytearray(blob)
         changed[position] ^= 0x5A
         try:
-            _, tensors = unpack(bytes(changed))
+            found, tensors = unpack(bytes(changed))
         except PolicyError:
             continue
+        assert found == expected
         for name, value in weights().items():
             np.testing.assert_array_equal(tensors[name], value)
+
+
+def test_a_file_without_the_contracts_hash_is_read():
+    blob = pack(contract(), weights())
+    (length,) = struct.unpack_from("<Q", blob)
+    header = json.loads(blob[8 : 8 + length])
+    assert len(header["__metadata__"].pop("contract_sha256")) == 64
+    text = json.dumps(header).encode()
+    assert unpack(struct.pack("<Q", len(text)) + text + blob[8 + length :])[0] == unpack(blob)[0]
+
+
+def test_a_leaf_says_the_range_of_its_box_as_far_as_it_is_bounded():
+    space = spaces.Box(np.array([-2.0, -8.0], np.float32), np.array([3.0, np.inf], np.float32))
+    assert leaf_spec("x", space) == LeafSpec("x", "float32", (2,), low=-8.0)
+    assert leaf_spec("x", spaces.Box(0, 255, (4, 4), np.uint8)).high == 255.0
+    assert leaf_spec("x", spaces.Box(-np.inf, np.inf, (2,))) == LeafSpec("x", "float32", (2,))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (
+            -0.001,
+            0.001,
+            "leaf 'x' has low -0.001 in the environment, -1 in the policy: is",
+        ),
+        (-1.0, 255.0, "has high 255 in the environment, 1 in the policy"),
+        (-1.0, np.inf, None),
+        (-np.inf, 1.0 + 1e-8, None),
+    ],
+)
+def test_an_environment_of_another_range_is_refused(low, high, words):
+    mine = leaf_spec("x", spaces.Box(-1.0, 1.0, (1,)))
+    made = contract(observation=(mine, *contract().observation))
+    seen = {
+        "x": spaces.Box(low, high, (1,)),
+        "speed": spaces.Box(-np.inf, np.inf, (1,)),
+        "actions": spaces.Box(-1, 1, (2, 1)),
+    }
+    if words is None:
+        check_environment(made, seen, spaces.Box(-1, 1, (1,)))
+        return
+    with pytest.raises(PolicyMismatch) as error:
+        check_environment(made, seen, spaces.Box(-1, 1, (1,)))
+    assert words in str(error.value)
 
 
 class Bomb:
@@ -476,7 +526,7 @@ def test_a_hostile_contract_is_refused_or_acts(data):
             case _:
                 node[key] = data.draw(st.sampled_from(ODD))
     try:
-        found = contract_from_json(json.dumps(text))
+        found = contract_from_json(json.dumps(text), None)
         shapes = check_contract(found)
         if sum(math.prod(shape) for shape in shapes.tensors.values()) > 1 << 20 or shapes.work > 1 << 24:
             return

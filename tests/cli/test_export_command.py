@@ -38,6 +38,13 @@ def test_a_file_goes_where_it_is_told(tmp_path):
     assert [p.name for p in target.parent.iterdir()] == ["robot.onnx"]
 
 
+def test_an_onnx_file_is_not_exported_again(tmp_path, capsys):
+    file = tmp_path / "best.onnx"
+    file.write_bytes(b"anything")
+    assert command.main(["export", str(file)]) == 2
+    assert "is an ONNX file already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("module", "package"), [("tickrate.onnx.graph", "onnx"), ("tickrate.onnx.actor", "onnxruntime")]
 )

@@ -1,5 +1,7 @@
 """An exported policy acts as the policy does, says what it was made for, and nothing else is accepted."""
 
+import hashlib
+
 import msgspec
 import numpy as np
 import onnx
@@ -17,7 +19,7 @@ from tickrate.nn.export import ProgramWriter
 from tickrate.nn.recurrent import RecurrentLayer
 from tickrate.onnx.actor import OnnxPolicy
 from tickrate.onnx.graph import onnx_bytes
-from tickrate.onnx.names import ACTION, CONTRACT, OUTPUTS
+from tickrate.onnx.names import ACTION, CONTRACT, CONTRACT_HASH, OUTPUTS
 from tickrate.policy import Actor, Policy
 from tickrate.program.spec import mlp_program
 from tickrate.tools.export import check_parity, export_onnx, random_observation
@@ -158,9 +160,23 @@ def test_the_file_is_ordinary_onnx_with_the_contract_in_its_metadata():
     onnx.checker.check_model(model, full_check=True)
     assert [i.name for i in model.graph.input] == ["leaf/speed", "leaf/keys"]
     assert [o.name for o in model.graph.output] == [ACTION, OUTPUTS]
-    (metadata,) = model.metadata_props
+    metadata, digest = model.metadata_props
     assert metadata.key == CONTRACT
     assert msgspec.json.decode(metadata.value, type=PolicyContract) == policy.contract
+    assert digest.key == CONTRACT_HASH
+    assert digest.value == hashlib.sha256(metadata.value.encode()).hexdigest()
+
+
+def test_a_contract_that_was_changed_in_the_file_is_refused():
+    def widen(model):
+        model.metadata_props[0].value = model.metadata_props[0].value.replace('"high":[1.0', '"high":[9.0')
+
+    blob = onnx_bytes(*unpack(small().to_bytes()))
+    wider = changed(blob, widen)
+    assert wider != blob
+    with pytest.raises(PolicyError, match="it is damaged or was edited"):
+        OnnxPolicy(wider)
+    OnnxPolicy(changed(wider, lambda model: model.metadata_props.pop()))  # as earlier releases wrote it
 
 
 def changed(model, change):

@@ -1,8 +1,8 @@
 """Writes and reads artefacts: one safetensors blob whose metadata is the contract as JSON.
 
 Bytes come from files and networks, so everything is checked before it is used: sizes first, then the
-header, then the contract's types, then the program, then every tensor's name, dtype and shape, then a hash of
-the weights.
+header, then a hash of the contract, its types, the program, every tensor's name, dtype and shape, then a hash
+of the weights. The hashes are there to find damage; whoever edits a file can compute them anew.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ MAX_BYTES = 1 << 28
 
 MAX_HEADER_BYTES = 1 << 20
 """Largest safetensors header that is read: 1 MiB."""
+
+CONTRACT = "contract"
+"""Key of the contract in the metadata."""
+
+CONTRACT_HASH = "contract_sha256"
+"""Key of its hash; files from before there was one are read without."""
 
 Weights = dict[str, NDArray[np.float32]]
 
@@ -59,12 +65,21 @@ def pack(contract: PolicyContract, weights: Mapping[str, NDArray[Any]]) -> bytes
     check_tensors(shapes, exact)
     signed = msgspec.structs.replace(contract, weights_sha256=weights_sha256(exact))
     text = msgspec.json.encode(signed).decode()
-    blob = safetensors.numpy.save(exact, metadata={"contract": text})
+    blob = _with_metadata(safetensors.numpy.save(exact), {CONTRACT: text, CONTRACT_HASH: text_sha256(text)})
     if len(blob) > MAX_BYTES:
         raise PolicyError(f"the policy has {len(blob)} bytes, possible are {MAX_BYTES}")
     if struct.unpack_from("<Q", blob)[0] > MAX_HEADER_BYTES:
         raise PolicyError(f"the policy's contract has {len(text)} bytes, possible are {MAX_HEADER_BYTES}")
     return blob
+
+
+def _with_metadata(blob: bytes, metadata: dict[str, str]) -> bytes:
+    """Return a safetensors blob with metadata. The library writes several keys in an order of chance."""
+    (length,) = struct.unpack_from("<Q", blob)
+    header = {"__metadata__": metadata, **msgspec.json.decode(blob[8 : 8 + length], type=dict[str, Any])}
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return struct.pack("<Q", len(text)) + text + blob[8 + length :]
 
 
 def unpack(blob: bytes, *, check_hash: bool = True) -> tuple[PolicyContract, Weights]:
@@ -110,12 +125,26 @@ def read_contract(blob: bytes) -> PolicyContract:
     return contract
 
 
-def contract_from_json(text: str) -> PolicyContract:
+def text_sha256(text: str) -> str:
+    """Return the hash that stands beside a contract's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def contract_from_json(text: str, sha256: str | None) -> PolicyContract:
     """Return the contract that a text says, of any known format; its types are checked, not yet its sense.
 
+    Args:
+        text: JSON.
+        sha256: what its hash should be; None where none was said.
+
     Raises:
-        PolicyError: if the text is no contract.
+        PolicyError: if the text is no contract, or not the one that was hashed.
     """
+    if sha256 is not None and (found := text_sha256(text)) != sha256:
+        raise PolicyError(
+            f"the contract has SHA-256 {found[:16]}..., the file says {sha256[:16]}...: it is damaged or was "
+            "edited; save it again"
+        )
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found == FORMAT:
@@ -134,10 +163,11 @@ def _decode(blob: bytes) -> PolicyContract:
         tensors = msgspec.json.decode(_header(blob), type=dict[str, dict[str, Any]])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise PolicyError(f"the policy's header cannot be read: {error}") from error
-    text = tensors.get("__metadata__", {}).get("contract")
+    metadata = tensors.get("__metadata__", {})
+    text, sha256 = metadata.get(CONTRACT), metadata.get(CONTRACT_HASH)
     if not isinstance(text, str):
         raise PolicyError("no 'contract' in the safetensors metadata: this is no tickrate policy")
-    return contract_from_json(text)
+    return contract_from_json(text, None if sha256 is None else str(sha256))
 
 
 def _header(blob: bytes) -> bytes:

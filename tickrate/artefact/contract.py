@@ -39,7 +39,8 @@ class LeafSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """One leaf of the observation, without its batch axis.
 
     A Discrete or MultiDiscrete leaf says its categories, which are compared with an environment's. They are
-    empty for any other leaf, for one of more than 65,536 parts, and in files from before they were said.
+    empty for any other leaf, for one of more than 65,536 parts, and in files from before they were said. A
+    Box says its range.
     """
 
     path: str
@@ -49,6 +50,10 @@ class LeafSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Lowest category of each part, the parts flattened in C order."""
     counts: tuple[int, ...] = ()
     """Number of categories of each part."""
+    low: float | None = None
+    """Least value of a Box, over all its parts; None: unbounded, or not said."""
+    high: float | None = None
+    """Largest value of a Box, as above."""
 
     @property
     def size(self) -> int:
@@ -122,6 +127,10 @@ def leaf_spec(path: str, space: spaces.Space[Any]) -> LeafSpec:
     if space.shape is None or space.dtype is None:
         raise PolicyError(f"leaf {path!r} is a {type(space).__name__}: it has no shape and dtype")
     leaf = LeafSpec(path=path, dtype=np.dtype(space.dtype).name, shape=tuple(int(n) for n in space.shape))
+    if isinstance(space, spaces.Box) and leaf.size:
+        ends = (float(space.low.min()), float(space.high.max()))
+        low, high = (end if math.isfinite(end) else None for end in ends)
+        return msgspec.structs.replace(leaf, low=low, high=high)
     bounds = categories(space)
     if bounds is None or isinstance(space, spaces.MultiBinary) or leaf.size > MAX_COLUMNS:
         return leaf

@@ -48,6 +48,7 @@ def check_environment(
                 f"leaf {leaf.path!r} is {_categories(found)} in the environment, {_categories(leaf)} "
                 "in the policy"
             )
+        _check_range(leaf, found)
     known = {leaf.path for leaf in contract.observation}
     for path in observation:
         if path not in known:
@@ -93,6 +94,17 @@ def _leaves_agree(old: tuple[LeafSpec, ...], new: tuple[LeafSpec, ...]) -> bool:
         and (not a.counts or not b.counts or (a.lowest, a.counts) == (b.lowest, b.counts))
         for a, b in zip(old, new, strict=True)
     )
+
+
+def _check_range(policy: LeafSpec, environment: LeafSpec) -> None:
+    """Refuse a leaf of another range, where both say one: it is most likely in other units."""
+    for name in ("low", "high"):
+        mine, theirs = getattr(policy, name), getattr(environment, name)
+        if mine is not None and theirs is not None and not math.isclose(mine, theirs, rel_tol=1e-6):
+            raise PolicyMismatch(
+                f"leaf {policy.path!r} has {name} {theirs:g} in the environment, {mine:g} in the policy: is "
+                "it in other units?"
+            )
 
 
 def _categories(leaf: LeafSpec) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from tickrate import registry
+from tickrate.errors import ConfigError
 from tickrate.policy import Policy
 from tickrate.tools.drive import find_policy
 
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     about = inspect.getdoc(ExportOptions)
     options = tyro.cli(ExportOptions, args=list(arguments), prog="tickrate export", description=about)
     file = find_policy(options.path)
+    if file.suffix == ".onnx":
+        raise ConfigError(f"{file} is an ONNX file already: give the policy that it was made from")
     policy = Policy.load_file(file)
     target = options.out or file.with_suffix(".onnx")
     export_onnx = registry.resolve("tickrate.tools.export:export_onnx")  # needs an extra; --help does not

@@ -34,7 +34,7 @@ class RecordOptions:
     out: Path
     """Segment file to make."""
     actor: str = ""
-    """Who drives: 'module:Class' of an actor, or a saved policy (its name ends in .policy)."""
+    """Who drives: 'module:Class' of an actor, or a saved policy (.policy, or .onnx)."""
     takeover: str = ""
     """'module:Class' of an operator, a person for example, who may drive instead at any step. Without --actor
     the device rests (its default action) while the operator does not drive."""

@@ -15,7 +15,15 @@ from tickrate.artefact import MAX_BYTES, PolicyContract, check_contract, check_e
 from tickrate.artefact.container import contract_from_json
 from tickrate.artefact.matching import check_successor
 from tickrate.errors import MissingExtra, PolicyError, PolicyMismatch
-from tickrate.onnx.names import ACTION, CONTRACT, OUTPUTS, leaf_input, state_input, state_output
+from tickrate.onnx.names import (
+    ACTION,
+    CONTRACT,
+    CONTRACT_HASH,
+    OUTPUTS,
+    leaf_input,
+    state_input,
+    state_output,
+)
 from tickrate.program.one_hot import check_categories
 from tickrate.program.shapes import Shapes
 from tickrate.program.spec import ReadOneHot
@@ -211,7 +219,7 @@ def _opened(blob: bytes) -> tuple[Any, PolicyContract, Shapes]:
         raise PolicyError(
             f"the ONNX file has no {CONTRACT!r} in its metadata: write it with `tickrate export`"
         )
-    contract = contract_from_json(metadata[CONTRACT])
+    contract = contract_from_json(metadata[CONTRACT], metadata.get(CONTRACT_HASH))
     shapes = check_contract(contract)
     _check_ends(session, contract, shapes)
     return session, contract, shapes

@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickrate.artefact import BoxAction, DiscreteAction, MultiDiscreteAction, PolicyContract, check_contract
+from tickrate.artefact.container import text_sha256
 from tickrate.errors import MissingExtra
-from tickrate.onnx.names import ACTION, CONTRACT, OUTPUTS, leaf_input, state_input, state_output
+from tickrate.onnx.names import (
+    ACTION,
+    CONTRACT,
+    CONTRACT_HASH,
+    OUTPUTS,
+    leaf_input,
+    state_input,
+    state_output,
+)
 from tickrate.program.checking import check_tensors
 from tickrate.program.one_hot import columns
 from tickrate.program.shapes import Shapes
@@ -73,7 +82,8 @@ def onnx_bytes(contract: PolicyContract, weights: Mapping[str, NDArray[np.float3
     graph = helper.make_graph(writer.nodes, "policy", inputs, outputs, writer.initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="tickrate")
     model.ir_version = IR_VERSION
-    helper.set_model_props(model, {CONTRACT: msgspec.json.encode(contract).decode()})
+    text = msgspec.json.encode(contract).decode()
+    helper.set_model_props(model, {CONTRACT: text, CONTRACT_HASH: text_sha256(text)})
     checker.check_model(model, full_check=True)
     blob: bytes = model.SerializeToString()
     return blob

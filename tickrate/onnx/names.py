@@ -14,6 +14,9 @@ from __future__ import annotations
 CONTRACT = "tickrate.contract"
 """Key of the contract in the metadata."""
 
+CONTRACT_HASH = "tickrate.contract_sha256"
+"""Key of its hash; files from before there was one are read without."""
+
 ACTION = "action"
 """The output that holds the action without exploration."""
 

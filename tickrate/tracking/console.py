@@ -18,7 +18,6 @@ SHOWN = (
     "timing/lateness_p99_ms",
     "learn/updates_per_s",
     "learn/policy_lag_versions",
-    "worker/dropped_rows",
 )
 """The keys on a line, in order; the others are in the files."""
 

@@ -171,13 +171,13 @@ _HEAD = """# Metrics
 
 Every key that a run knows, and where it goes:
 
-- **Logged**, to `metrics.jsonl`, TensorBoard and (the main ones) the console: `train/*`, `eval/*` but for the two
-  below, `timing/*`, `learn/*` and `replay/*`. The x axis (`step`) is the number of transitions of the run so far,
-  plus the updates that it made offline. In `metrics.jsonl` each line also has `time`, the wall time in seconds since
-  the epoch.
-- **In the status alone** (`tickrate status`, [the overview](protocol.md) as JSON), of runs with roles in processes of
-  their own: `trainer/*`, `worker/*`, `eval/best_score` and `eval/best_version`, beside what is logged of `learn/*`,
-  `timing/*` and `replay/*`. A run in one process (serial) or offline has none of these.
+- **Logged**, to `metrics.jsonl`, TensorBoard and (the main ones) the console: `train/*`, `eval/*` but for
+  the two below, `timing/*`, `learn/*` and `replay/*`. The x axis (`step`) is the number of transitions of the
+  run so far, plus the updates that it made offline. In `metrics.jsonl` each line also has `time`, the wall
+  time in seconds since the epoch.
+- **In the status alone** (`tickrate status`, [the overview](protocol.md) as JSON), of runs with roles in
+  processes of their own: `trainer/*`, `worker/*`, `eval/best_score` and `eval/best_version`, beside what is
+  logged of `learn/*`, `timing/*` and `replay/*`. A run in one process (serial) or offline has none of these.
 
 This page is made from `tickrate/tracking/metrics.py`; `make_page` there says how.
 
