@@ -308,13 +308,48 @@ def test_a_replay_larger_than_the_disk_is_refused_with_the_numbers(monkeypatch, 
     assert not (tmp_path / "rows").exists()
 
 
+PICTURES = """
+from pathlib import Path
+import numpy as np
+from tickrate.data.replay import Replay
+from tickrate.data.schema import Field, RecordSchema
+
+def resident():
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon")))
+
+schema = RecordSchema((Field("image", "uint8", (64, 64), stack=4),), Field("action", "float32", (2,)))
+replay = Replay(schema, 100_000)
+before = resident()
+for begin in range(0, 100_000, 1000):
+    rows = schema.empty(1000)
+    rows["step"] = np.arange(begin, begin + 1000)
+    rows["o/image"] = np.random.default_rng(begin).integers(0, 256, rows["o/image"].shape, np.uint8)
+    replay.add(rows)
+batch = replay.sample(256)
+assert batch.observation["image"].shape == (256, 4, 64, 64), batch.observation["image"].shape
+print(len(replay), resident() - before)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
+def test_stacked_pictures_are_held_once_in_their_own_bytes():
+    done = subprocess.run([sys.executable, "-c", PICTURES], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    count, grown = (int(word) for word in done.stdout.split())
+    assert count >= 99_990
+    assert 100_000 * 64 * 64 <= grown <= 1.2 * 100_000 * 64 * 64
+
+
 # --- threads --------------------------------------------------------------------------------------
 
 
-def test_no_torn_rows_while_another_thread_writes():
-    replay, seen = Replay(WIDE, 500), 0
+@pytest.mark.parametrize(("mapped", "rows"), [(False, 300_000), (True, 100_000)])
+def test_no_torn_rows_while_another_thread_writes(tmp_path, mapped, rows):
+    replay, seen = Replay(WIDE, 500, path=tmp_path / "rows.seg" if mapped else None), 0
     with endless_writer(replay) as written:
-        while seen < 300_000 or written() < 5_000:
+        while seen < rows or written() < 5_000:
             batch = replay.sample(1000)
             seen += 1000
             value = batch.rows.astype(np.float64)

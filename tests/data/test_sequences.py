@@ -187,8 +187,9 @@ def test_whole_sequences_are_mirrored():
     np.testing.assert_array_equal(mirrored.action[:3], -before[1][:3])
 
 
-def test_no_torn_sequences_while_another_thread_writes():
-    replay, seen = Replay(WIDE, 500), 0
+@pytest.mark.parametrize("mapped", [False, True])
+def test_no_torn_sequences_while_another_thread_writes(tmp_path, mapped):
+    replay, seen = Replay(WIDE, 500, path=tmp_path / "rows.seg" if mapped else None), 0
     with endless_writer(replay) as written:
         while seen < 60_000 or written() < 5_000:
             batch = replay.sample_sequences(200, 5)
