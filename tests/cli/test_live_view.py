@@ -260,4 +260,16 @@ def test_effective_values_are_those_that_are_used():
     text = effective_values(experiment_from_mapping(values))
     assert "gamma 0.99000001 (float32, looks 100 steps ahead)" in text
     assert "4 updates/step from step 500 on, batch 256" in text
+    assert text.startswith("sac (live) on circuit, seed 0: ")
     assert "2-step returns, replay 1,000,000" in text
+    assert "clamped" not in text
+
+
+def test_effective_values_say_what_is_clamped_and_what_a_memory_learns_from():
+    bins = {"algorithm": {"preset": "sac", "value_bins": 51, "value_limit": 7.5}}
+    text = effective_values(experiment_from_mapping(bins))
+    assert text.startswith("sac on circuit, seed 0: ")
+    assert "values clamped to +-7.5 (unscaled: set replay.return_limit" in text
+    assert "clamped" not in effective_values(experiment_from_mapping(bins | {"replay": {"return_limit": 5}}))
+    text = effective_values(experiment_from_mapping({"algorithm": {"memory": "gru"}}))
+    assert "sequences of 16 steps, replay" in text

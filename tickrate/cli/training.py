@@ -104,6 +104,11 @@ def effective_values(experiment: Experiment) -> str:
         share = 1.0 if experiment.offline else replay.demonstration_share
         sampling += f", {share:.0%} of each batch from demonstrations"
     algorithm = experiment.algorithm
+    limit = getattr(algorithm.settings, "value_limit", 0.0) if not replay.return_limit else 0.0
+    if limit and algorithm.settings.value_bins:
+        sampling += (
+            f", values clamped to +-{limit:g} (unscaled: set replay.return_limit if returns are larger)"
+        )
     recipe = f" ({algorithm.preset})" if algorithm.preset not in ("", algorithm.name) else ""
     steps = getattr(algorithm.settings, "steps_together", 0)
     returns = f"sequences of {steps} steps" if steps else f"{replay.n_step}-step returns"
