@@ -49,6 +49,8 @@ def test_each_command_explains_itself(name, capsys):
     assert f"usage: tickrate {name}" in out
     if name != "demo":
         assert f"tickrate {name} " in out.split("usage:")[1].split("\n", 1)[1]  # an example
+    for line in out.splitlines():
+        assert line.count(f" tickrate {name} ") <= 1  # each example on a line of its own
 
 
 @pytest.mark.parametrize(

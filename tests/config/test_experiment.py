@@ -49,6 +49,7 @@ def test_the_defaults_survive_being_written():
         ({"algorithm": {"actor": {"hiden": [8]}}}, "'algorithm.actor.hiden'. Did you mean 'hidden'"),
         ({"algorithm": {"name": "sacc"}}, "Did you mean 'sac'"),
         ({"algorithm": {"preset": "crosq"}}, "algorithm.preset is 'crosq'.*Did you mean 'crossq'"),
+        ({"algorithm": {"preset": "rainbow"}}, "It is one of dqn: set algorithm.name to dqn"),
         ({"algorithm": {"batch_size": 0}}, "in algorithm: sac.batch_size is 0"),
         ({"algorithm": "sac"}, "algorithm is 'sac'; expected a section"),
         ({"trainer": {"updates_per_step": 0}}, "in trainer: updates_per_step is 0"),

@@ -75,7 +75,7 @@ def test_everything_is_built_as_annotated():
         ({"inner": {"pair": [1]}}, "inner.pair is .1.; expected 2 values"),
         ({"inner": {"pair": [1, 2.5]}}, r"inner.pair\[1\] is 2.5"),
         ({"inner": {"pair": "12"}}, "inner.pair is '12'; expected a list"),
-        ({"inner": None}, "inner: expected a section with keys, got None"),
+        ({"inner": None}, "inner: expected a section with keys, got None. Valid keys there: "),
         ({"inner": [1]}, "inner: expected a section with keys"),
         ({"mode": "fats"}, "mode is 'fats'; choose one of .*Did you mean 'fast'"),
         ({"names": "abc"}, "names is 'abc'; expected a list"),

@@ -23,8 +23,8 @@ class BenchOptions:
     """Measure the timing of your live environment. Its default action is sent all the time.
 
     Examples:
-    tickrate bench circuit
-    tickrate bench my_game:MyInterface --hz 100 --clock precise
+      tickrate bench circuit
+      tickrate bench my_game:MyInterface --hz 100 --clock precise
     """
 
     target: Annotated[str, tyro.conf.Positional]

@@ -25,9 +25,9 @@ class CheckOptions:
     once.
 
     Examples:
-    tickrate check my_game:MyInterface --dry
-    tickrate check my_experiment.yaml
-    tickrate check circuit
+      tickrate check my_game:MyInterface --dry
+      tickrate check my_experiment.yaml
+      tickrate check circuit
     """
 
     target: Annotated[str, tyro.conf.Positional]

@@ -21,9 +21,9 @@ class Export:
     """Write the steps of a run, or of a recording, into a file of their own.
 
     Examples:
-    tickrate data export runs/demo-1 --out demos.seg --only takeover
-    tickrate data export demos.seg --out demos.npz
-    tickrate data export demos.seg --out my-demos-v0        a Minari dataset
+      tickrate data export runs/demo-1 --out demos.seg --only takeover
+      tickrate data export demos.seg --out demos.npz
+      tickrate data export demos.seg --out my-demos-v0        a Minari dataset
     """
 
     source: tyro.conf.Positional[Path]
@@ -39,8 +39,8 @@ class Import:
     """Turn plain arrays or a Minari dataset that is on this disk into a segment file to learn from.
 
     Examples:
-    tickrate data import demos.npz --out demos.seg
-    tickrate data import ~/.minari/datasets/D4RL/door/human-v2 --out door.seg
+      tickrate data import demos.npz --out demos.seg
+      tickrate data import ~/.minari/datasets/D4RL/door/human-v2 --out door.seg
     """
 
     source: tyro.conf.Positional[Path]
@@ -52,8 +52,8 @@ class Import:
 _DESCRIPTION = """Exchange recorded steps with other programs; docs/data.md describes the formats.
 
 Examples:
-tickrate data export runs/demo-1 --out demos.npz
-tickrate data import demos.npz --out demos.seg
+  tickrate data export runs/demo-1 --out demos.npz
+  tickrate data import demos.npz --out demos.seg
 """
 
 _Command = (

@@ -21,8 +21,8 @@ class ExportOptions:
     """Write a saved policy as an ONNX file, after a check that it acts as the policy does.
 
     Examples:
-    tickrate export runs/demo-1                     best.onnx beside the best policy of a run
-    tickrate export my.policy --out robot.onnx
+      tickrate export runs/demo-1                     best.onnx beside the best policy of a run
+      tickrate export my.policy --out robot.onnx
     """
 
     path: Annotated[Path, tyro.conf.Positional]

@@ -33,9 +33,9 @@ class HubOptions:
     Without keys it answers on this machine only. It holds no data: it may be stopped and started at any time.
 
     Examples:
-    tickrate hub                                        on this machine, to try things out
-    tickrate keys init hub.example.org; tickrate hub --keys tickrate-keys
-    tickrate hub --keys tickrate-keys --listen tls/192.0.2.7:7447
+      tickrate hub                                        on this machine, to try things out
+      tickrate keys init hub.example.org; tickrate hub --keys tickrate-keys
+      tickrate hub --keys tickrate-keys --listen tls/192.0.2.7:7447
     """
 
     listen: str = ""

@@ -28,9 +28,9 @@ class PlayOptions:
     """Drive with a saved policy and report each episode.
 
     Examples:
-    tickrate play circuit                           the trained policy that ships with the racing game
-    tickrate play runs/demo-1                       the best policy of a run, on its environment
-    tickrate play my.policy --env my_game:MyInterface
+      tickrate play circuit                           the trained policy that ships with the racing game
+      tickrate play runs/demo-1                       the best policy of a run, on its environment
+      tickrate play my.policy --env my_game:MyInterface
     """
 
     path: Annotated[Path, tyro.conf.Positional]

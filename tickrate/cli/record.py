@@ -24,9 +24,9 @@ class RecordOptions:
     """Record demonstrations into a segment file, for `tickrate train --demonstrations`.
 
     Examples:
-    tickrate record my_game:MyInterface --out demos.seg --actor my_drivers:Expert --episodes 10
-    tickrate record circuit --out demos.seg --actor runs/demo-1/best.policy --steps 5000
-    tickrate record my_game:MyInterface --out demos.seg --takeover my_drivers:Wheel
+      tickrate record my_game:MyInterface --out demos.seg --actor my_drivers:Expert --episodes 10
+      tickrate record circuit --out demos.seg --actor runs/demo-1/best.policy --steps 5000
+      tickrate record my_game:MyInterface --out demos.seg --takeover my_drivers:Wheel
     """
 
     env: Annotated[str, tyro.conf.Positional]

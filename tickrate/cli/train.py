@@ -31,12 +31,12 @@ class TrainOptions:
     """Train a policy on a system that does not wait, or on a simulator.
 
     Examples:
-    tickrate train circuit --minutes 10            the shipped racing game
-    tickrate train --env my_game:MyInterface       your own interface, on its clock
-    tickrate train --env Pendulum-v1 --steps 10000 any Gymnasium id, in lock-step
-    tickrate train mine.yaml --set trainer.updates_per_step=2 --set replay.n_step=1
-    tickrate train --resume runs/my-run            go on where a run stopped
-    tickrate train --env my_game:MyInterface --offline --demonstrations demos.seg --updates 20000
+      tickrate train circuit --minutes 10            the shipped racing game
+      tickrate train --env my_game:MyInterface       your own interface, on its clock
+      tickrate train --env Pendulum-v1 --steps 10000 any Gymnasium id, in lock-step
+      tickrate train mine.yaml --set trainer.updates_per_step=2 --set replay.n_step=1
+      tickrate train --resume runs/my-run            go on where a run stopped
+      tickrate train --env my_game:MyInterface --offline --demonstrations demos.seg --updates 20000
     """
 
     file: Annotated[str | None, tyro.conf.Positional] = None

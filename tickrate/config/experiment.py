@@ -194,6 +194,8 @@ def _chosen(values: Any) -> tuple[str, registry.AlgorithmEntry, str | None, dict
     preset = settings.pop("preset", next(iter(entry.presets), None))
     if preset not in entry.presets:
         near = suggest(str(preset), entry.presets)
+        if others := [other for other, its in registry.ALGORITHMS.items() if preset in its.presets]:
+            near = f" It is one of {others[0]}: set algorithm.name to {others[0]} as well"
         raise ConfigError(f"algorithm.preset is {preset!r}; {name} has {list(entry.presets)}.{near}")
     return name, entry, str(preset), settings
 
@@ -279,8 +281,9 @@ def load_experiment(source: str | Path) -> Experiment:
         ConfigError: if there is no such file, or anything in it is wrong.
     """
     path = experiment_file(source)
+    values = read_yaml(path)  # its errors name the file
     try:
-        return experiment_from_mapping(read_yaml(path))
+        return experiment_from_mapping(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -30,10 +30,13 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
         ConfigError: for a key that does not exist (names the nearest one), a value of a wrong type, or a
             value that the dataclass itself refuses; the message names the section.
     """
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{where or 'the experiment'}: expected a section with keys, got {values!r}")
     hints = typing.get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls) if f.init]  # type: ignore[arg-type]
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"{where or 'the experiment'}: expected a section with keys, got {values!r}. Valid keys there: "
+            f"{', '.join(names)}"
+        )
     arguments = {}
     for key, value in values.items():
         path = f"{where}.{key}" if where else str(key)
