@@ -37,9 +37,11 @@ class DQNConfig:
     """0: the network says a number for each action. More: a distribution over so many values (C51, arXiv
     1707.06887). Usual: 0 or 51."""
     value_low: float = -10.0
-    """Smallest value of the distribution, in units of reward: no smaller return may be possible."""
+    """Smallest value of the distribution, in units of reward: no smaller return may be possible.
+    Usual: the least return, -10 where rewards are clipped to 1."""
     value_high: float = 10.0
-    """Largest value of the distribution, in units of reward: no larger return may be possible."""
+    """Largest value of the distribution, in units of reward: no larger return may be possible. Usual:
+    the largest return, 10 where rewards are clipped to 1."""
     noisy: bool = False
     """Learned noise on the weights of all layers behind the encoder, drawn anew for each pass of each update
     (arXiv 1706.10295)."""

@@ -33,17 +33,18 @@ class TrainerConfig:
     """Updates between two published policies. Usual: a few a second."""
     publish_every_s: float = 0.1
     """Least seconds between two published policies of a trainer process: one that catches up after an outage
-    would publish its every policy, only to be overtaken. Not in a serial run, which knows no time."""
+    would publish its every policy, only to be overtaken. Not in a serial run, which knows no time.
+    Usual: 0.1 to 1."""
     checkpoint_every_s: float = 60.0
-    """Seconds between checkpoints."""
+    """Seconds between checkpoints. Usual: 30 to 600."""
     log_every_s: float = 5.0
-    """Seconds between two rows of metrics."""
+    """Seconds between two rows of metrics. Usual: 1 to 60."""
     device: str = "cpu"
     """Where the networks are and updates are computed, as torch names it: ``cpu``, ``cuda``, ``cuda:1``.
     Small networks of a live system are as fast on the CPU. For algorithms that take a device."""
     threads: int = 1
     """Threads of the learner's process. More only where cores are free: on a shared core they slow it
-    down."""
+    down. Usual: 1 to 4."""
     priority: Priority = "idle"
     """How far the learner gives way. ``idle``: any process that wakes interrupts it at once (Linux's idle
     class; the lowest niceness elsewhere), so that a busy learner costs the control loop no scheduler slice of
@@ -89,9 +90,11 @@ class ReplayConfig:
     """What keeps the transitions."""
 
     capacity: int = 1_000_000
-    """Most observations kept; the oldest go first. Memory that it needs is checked before the run."""
+    """Most observations kept; the oldest go first. Memory that it needs is checked before the run.
+    Usual: 100,000 to 1,000,000."""
     gamma: float = 0.995
-    """Discount per time-step, in (0, 1). 0.99 looks 5 s ahead at 20 Hz, 0.995 looks 10 s."""
+    """Discount per time-step, in (0, 1). 0.99 looks 5 s ahead at 20 Hz, 0.995 looks 10 s. Usual:
+    0.97 to 0.998."""
     n_step: int = 3
     """Rewards summed before bootstrapping. Usual: 1 to 5."""
     storage: Literal["auto", "journal", "memory"] = "auto"
@@ -125,7 +128,8 @@ class ReplayConfig:
     demonstration_share: float = 0.5
     """Share of each batch that is drawn from the ``demonstrations``, in (0, 1). One half is RLPD's symmetric
     sampling (arXiv 2302.02948); less, once the run's own data are better. Rows of expert workers and of
-    takeovers do not count towards it: they are the run's own, and drawn like the rest of them."""
+    takeovers do not count towards it: they are the run's own, and drawn like the rest of them.
+    Usual: 0.1 to 0.5."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work."""
