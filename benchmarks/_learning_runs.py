@@ -90,7 +90,7 @@ def train_here(
         every: training steps between two calls of ``evaluate``.
         evaluate: called with the number of training steps and the policy of that moment.
         place: run folder, in which an interrupted run goes on; None: a temporary one.
-        enough: called with the number of training steps before each checkpoint; True ends the run.
+        enough: called with the number of training steps every few seconds; True ends the run.
     """
     from tickrate.cli import assembling
     from tickrate.runtime.contract import EnvironmentContract
@@ -111,7 +111,7 @@ def train_here(
                 evaluate(self.due, learner.algorithm.policy_bytes(learner.version))
                 self.due += every
             if time.monotonic() >= self.stop_at:
-                self.stop_at = time.monotonic() + 60.0
+                self.stop_at = time.monotonic() + 5.0
                 self.over = enough(learner.limiter.steps)
 
         def orders(self) -> Orders:

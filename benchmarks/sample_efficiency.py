@@ -158,16 +158,21 @@ def run_preset(run: learning.Run) -> None:
         table.evaluate(steps, act)
 
     def enough(steps: int) -> bool:
-        table.save(kept / "table.json")
+        nonlocal saved
+        if (newest := folder.latest_checkpoint()) != saved:
+            table.save(kept / "table.json")  # what is lost with a crash is neither in it nor learned from
+            saved = newest
         return steps >= LEAST_STEPS and table.training_s >= 3600.0 * CORE_HOURS
 
     kept = run.folder / "runs" / run.file.stem
-    if kept.exists() and RunFolder(kept / "run").latest_checkpoint() is None:
-        shutil.rmtree(kept)  # interrupted before its first checkpoint: nothing to go on from
-    if (kept / "table.json").exists():
+    folder = RunFolder(kept / "run")
+    saved = folder.latest_checkpoint()
+    if saved is not None and (kept / "table.json").exists():
         table.restore(kept / "table.json")
+    elif kept.exists():
+        shutil.rmtree(kept)  # interrupted before its first checkpoint: nothing to go on from
     kept.mkdir(parents=True, exist_ok=True)
-    learner = learning.train_here(experiment, every, evaluate, place=kept / "run", enough=enough)
+    learner = learning.train_here(experiment, every, evaluate, place=folder.path, enough=enough)
     if table.rows[-1]["step"] != learner.limiter.steps:
         evaluate(learner.limiter.steps, learner.algorithm.policy_bytes(learner.version))
     learning.write_table(run.file, table.rows)
