@@ -65,7 +65,8 @@ class Actor(Protocol):
 
         Returns:
             Actions in the environment's units, ``(batch, *action)``, or a chunk of them,
-            ``(batch, horizon, *action)``; the next state; and extras to be recorded with the step, by name.
+            ``(batch, horizon, *action)``; the next state; and extras to be recorded with the step, by name,
+            as far as the schema of the run's rows has a place for them (`tickrate.data.schema`).
         """
         ...
 

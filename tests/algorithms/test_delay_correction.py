@@ -122,6 +122,7 @@ def delayed_world(count, steps, delay, rng):
         discount=np.full((count, steps), 0.7, np.float32),
         mask=np.ones((count, steps), bool),
         first=np.zeros(count, bool),
+        ended=np.zeros(count, bool),
         rows=np.arange(count * steps).reshape(count, steps),
     )
 

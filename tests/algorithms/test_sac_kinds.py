@@ -218,6 +218,7 @@ def sequences(padding):
         discount=np.where(mask, np.float32(0.9), np.float32(0.0)),
         mask=mask,
         first=np.ones(4, bool),
+        ended=np.ones(4, bool),
         rows=np.arange(32).reshape(4, 8),
         extras={},
     )
@@ -236,13 +237,48 @@ def test_rows_that_are_no_steps_count_in_nothing_that_is_learned_or_told():
         np.testing.assert_allclose(array, told[1][2][name], atol=1e-6, err_msg=name)
 
 
-def test_the_priority_of_a_sequence_without_a_step_to_learn_from_stays():
-    config = preset("sac", actor=SMALL, critic=SMALL, **{**MEMORY_OF_8, "burn_in": 1})
-    batch = sequences(0.0)
-    batch.mask[1, 1] = False  # its one step only fills the memory
+@pytest.mark.parametrize(
+    ("first", "ended", "real", "learned"),
+    [
+        (True, False, 8, range(8)),  # from the episode's first step on there is nothing to fill with
+        (True, True, 2, range(2)),
+        (False, False, 8, range(3, 8)),
+        (False, True, 4, range(3, 4)),
+        (False, True, 3, []),  # teaches nothing, and never will
+        (False, False, 3, []),  # nor does this, but more of it is to come
+    ],
+)
+def test_what_fills_the_memory_is_not_learned_from(first, ended, real, learned):
+    config = preset("sac", actor=SMALL, critic=SMALL, **{**MEMORY_OF_8, "burn_in": 3})
+    batch = sequences(0.0)  # all begin an episode, and have two steps
+    batch.first[1], batch.ended[1] = first, ended
+    batch.mask[1] = np.arange(8) < real
     sac = make(config, ProbeEnv("observed_action"))
+    transition = sac._loader.load(batch)
+    count = 3 * 2 + len(learned)
+    expected = np.zeros((4, 8), np.float32)
+    expected[[0, 2, 3], :2] = expected[1, list(learned)] = 32 / count
+    np.testing.assert_allclose(transition.mask.view(4, 8), expected)
+    np.testing.assert_allclose(transition.weights.view(4, 8), expected)
     sac.update(batch)
-    assert np.isnan(sac.priorities()).tolist() == [False, True, False, False]
+    priorities = sac.priorities()
+    assert (priorities[[0, 2, 3]] > 0).all()
+    assert np.isnan(priorities[1]) == (not learned and not ended)
+    assert (priorities[1] == 0.0) == (not learned and ended)
+
+
+def test_a_batch_of_nothing_but_filling_is_learned_from_as_it_is():
+    config = preset("sac", actor=SMALL, critic=SMALL, **{**MEMORY_OF_8, "burn_in": 3})
+    batch = sequences(0.0)
+    batch.first[:] = False
+    transition = make(config, ProbeEnv("observed_action"))._loader.load(batch)
+    np.testing.assert_allclose(transition.mask.view(4, 8), batch.mask * np.float32(4.0))  # 8 of 32 rows
+
+
+@pytest.mark.parametrize("burn_in", [0, 3])
+def test_the_beginning_of_an_episode_is_learned_whatever_the_burn_in(burn_in):
+    config = preset("sac", actor=SMALL, critic=SMALL, **STILL, **FAST, **{**MEMORY_OF_8, "burn_in": burn_in})
+    assert learn(config, "observed_action", 250, steps=400) > 0.9  # each of its episodes is short
 
 
 @pytest.mark.parametrize("choice", [-1, 0, 4, 7])

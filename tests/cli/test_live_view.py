@@ -269,7 +269,15 @@ def test_effective_values_say_what_is_clamped_and_what_a_memory_learns_from():
     bins = {"algorithm": {"preset": "sac", "value_bins": 51, "value_limit": 7.5}}
     text = effective_values(experiment_from_mapping(bins))
     assert text.startswith("sac on circuit, seed 0: ")
-    assert "values clamped to +-7.5 (unscaled: set replay.return_limit" in text
+    assert "values clamped to -7.5 to 7.5 (replay.return_limit would scale returns to fit)" in text
     assert "clamped" not in effective_values(experiment_from_mapping(bins | {"replay": {"return_limit": 5}}))
+    rainbow = {"algorithm": {"name": "dqn", "preset": "rainbow", "value_low": 0}}
+    text = effective_values(experiment_from_mapping(rainbow))
+    assert "power of 0.5 (importance 0.4), values clamped to 0 to 10 (" in text
+    text = effective_values(experiment_from_mapping(rainbow | {"trainer": {"total_steps": 9}}))
+    assert "(importance from 0.4 to 1)" in text
+    assert "EXPLORES" not in text
+    still = {"algorithm": rainbow["algorithm"] | {"noisy_policies": False}}
+    assert "NOTHING EXPLORES after the warm-up" in effective_values(experiment_from_mapping(still))
     text = effective_values(experiment_from_mapping({"algorithm": {"memory": "gru"}}))
     assert "sequences of 16 steps, replay" in text

@@ -104,6 +104,17 @@ def test_what_was_chosen_over_the_preset_is_known_even_after_writing():
     assert changed_options(experiment_from_mapping({}).algorithm) == set()
 
 
+def test_what_a_preset_switched_on_can_be_switched_off():
+    plain = {"noisy": False, "noisy_policies": False, "epsilon": {"start": 1.0, "end": 0.1, "updates": 9}}
+    values = {"algorithm": {"name": "dqn", "preset": "rainbow", **plain}, "replay": {"sampling": "uniform"}}
+    experiment = experiment_from_mapping(values)
+    assert not experiment.algorithm.settings.noisy
+    assert (experiment.replay.sampling, experiment.replay.n_step) == ("uniform", 3)
+    assert load_again(experiment) == experiment
+    with pytest.raises(ConfigError, match="priority_exponent is set, but does nothing without"):
+        experiment_from_mapping(values | {"replay": {"sampling": "uniform", "priority_exponent": 0.7}})
+
+
 def test_presets_and_single_settings():
     plain = experiment_from_mapping(
         {

@@ -188,5 +188,10 @@ def test_a_resumed_mixture_draws_bit_for_bit_the_same_and_other_files_are_refuse
     mixed.own.save(tmp_path / "other")
     with pytest.raises(RecordError, match="the run was begun without demonstrations"):
         make(path).restore(tmp_path / "other")
-    with pytest.raises(RecordError, match=r"demonstrations\.snapshot.*capacity was 31 .* and is 42 now"):
+    changed = write(tmp_path / "changed.seg", rows_of(2.5, 30))  # as many rows, and others
+    with pytest.raises(
+        RecordError, match="are not the rows that the run was begun with: give the same files"
+    ):
+        make(changed).restore(tmp_path)
+    with pytest.raises(RecordError, match="are not the rows that the run was begun with"):
         make(path, write(tmp_path / "two.seg", rows_of(3.0, 10))).restore(tmp_path)

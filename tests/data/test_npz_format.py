@@ -214,6 +214,8 @@ def npy(header):
         npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}") + b"\x80\x04N." + b"\0" * 4,
         npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}") + b"\0" * 4,
         npy("__import__('os').system('true')"),
+        npy("{'descr': '<f4', ("),
+        npy("{'descr': '''<f4"),
         npy("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}") + b"\0" * 8,
         b"\x93NUMPY\x03\x00" + b"\0" * 20,
         b"no array at all",

@@ -126,6 +126,14 @@ def test_a_kill_while_the_oldest_commit_was_overwritten(tmp_path):
     assert "1 of the oldest commits: they were being overwritten" in segment.notes[0]
 
 
+def test_damage_at_the_beginning_of_a_file_that_never_wrapped_is_called_so(tmp_path):
+    path = tmp_path / "s"
+    file_with(path, [10] * 30)  # of 640 rows
+    flip(path, part(path, "rows") + 3 * SCHEMA.head_bytes)
+    segment = Segment.open(path)
+    assert "cut off 1 of the oldest commits: damaged; kept 290 good rows" in segment.notes[0]
+
+
 @pytest.mark.parametrize(
     ("where", "offset", "message"),
     [

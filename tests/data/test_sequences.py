@@ -38,6 +38,7 @@ def from_row(replay, row, length):
         "discount": batch.discount[at].tolist(),
         "mask": batch.mask[at].tolist(),
         "first": bool(batch.first[at]),
+        "ended": bool(batch.ended[at]),
         "rows": batch.rows[at].tolist(),
     }
 
@@ -54,6 +55,7 @@ def test_an_episode_that_ends_within_the_sequence_worked_by_hand(end, last):
         "discount": [0.5, last, 0, 0],
         "mask": [True, True, False, False],
         "first": False,
+        "ended": True,
         "rows": [1, 2, 3, 3],
     }
     assert from_row(replay, 0, 2) == {
@@ -63,6 +65,7 @@ def test_an_episode_that_ends_within_the_sequence_worked_by_hand(end, last):
         "discount": [0.5, 0.5],
         "mask": [True, True],
         "first": True,
+        "ended": False,
         "rows": [0, 1],
     }
 
@@ -73,15 +76,18 @@ def test_a_sequence_stops_at_the_newest_row_and_grows_with_the_episode():
     replay.add(rows[:2])
     assert from_row(replay, 0, 3)["mask"] == [True, False, False]
     assert from_row(replay, 0, 3)["observation"] == [0, 1, 1, 1]
+    assert not from_row(replay, 0, 3)["ended"]
     replay.add(rows[2:])
     assert from_row(replay, 0, 3)["mask"] == [True, True, True]
     assert from_row(replay, 0, 3)["discount"] == [0.5, 0.5, 0.0]
+    assert from_row(replay, 0, 3)["ended"]
 
 
 def test_a_gap_in_the_steps_ends_a_sequence():
     replay = Replay(SIMPLE, 100, gamma=0.5)
     replay.add(simple_rows([1, 2, 4, 8])[[0, 1, 3, 4]])
     assert from_row(replay, 0, 4)["reward"] == [1, 0, 0, 0]
+    assert not from_row(replay, 0, 4)["ended"]
     assert from_row(replay, 2, 4)["reward"] == [8, 0, 0, 0]
 
 

@@ -5,6 +5,7 @@ import pytest
 from runtime_kit import SCHEMA
 
 from tickrate.data.schema import Field, Flag, RecordSchema
+from tickrate.errors import RecordError
 from tickrate.runtime.recorder import Recorder
 
 
@@ -80,6 +81,13 @@ def test_a_stacked_leaf_keeps_its_newest_frame_and_extras_are_kept():
     recorder.step(np.array([0.0]), 0.0, True, False, frames, extras={"log_prob": -1.5})
     assert rows[0]["o/frames"].tolist() == [4, 5]
     assert rows[0]["x/log_prob"] == -1.5
+    assert rows[1]["x/log_prob"] == 0.0  # the final row has none
+    recorder.begin(frames)
+    recorder.step(np.array([0.0]), 0.0, False, False, frames, extras={"log_prob": -2.5})
+    recorder.step(np.array([0.0]), 0.0, False, False, frames)
+    assert [row["x/log_prob"] for row in rows[2:]] == [-2.5, 0.0]  # nor has a step that gave none
+    with pytest.raises(RecordError, match=r"the extras \['x/value'\], but rows of this run hold"):
+        recorder.step(np.array([0.0]), 0.0, False, False, frames, extras={"value": 1.0})
 
 
 def test_a_stream_and_a_step_have_flags_of_their_own():

@@ -119,6 +119,7 @@ class DelayCorrection:
             discount=weight,
             weights=None if fragments.weights is None else _first(fragments.weights / fragments.mask, count),
             mask=None,
+            judged=None,
             taught=None if fragments.taught is None else fragments.taught.view(count, steps)[:, 0],
             sequences=0,
         )

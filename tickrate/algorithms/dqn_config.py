@@ -100,6 +100,16 @@ class DQNConfig:
             if name != "actor":
                 raise ConfigError(f"dqn.groups has {name!r}: DQN reads 'actor'.{suggest(name, ('actor',))}")
 
+    @property
+    def explores(self) -> bool:
+        """Whether published policies ever try anything but the best."""
+        return self.noisy_policies or max(self.epsilon.start, self.epsilon.end) > 0.0
+
+    @property
+    def value_range(self) -> tuple[float, float] | None:
+        """Smallest and largest value that the network can say; None: any."""
+        return (self.value_low, self.value_high) if self.value_bins else None
+
     def _check_numbers(self) -> None:
         for name in ("target_every", "batch_size", "noise_scale"):
             value = getattr(self, name)

@@ -176,7 +176,7 @@ class SAC:
         metrics["critic_gradient"] = self._critics.length
         real = transition.mask
         metrics["q_mean"], metrics["target_mean"] = _over_real(values, real), _over_real(targets, real)
-        self._last = values, targets, real
+        self._last = values, targets, transition.judged
 
         self.updates += 1
         if self.updates % config.policy_delay == 0:
@@ -297,16 +297,16 @@ class SAC:
     def priorities(self) -> NDArray[np.float32]:
         """Return the absolute errors of the last batch's values, ``(batch,)``; waits for the device.
 
-        Of a sequence, the mean over its real steps behind the burn-in; NaN, which changes nothing, if it has
-        none.
+        Of a sequence, the mean over the steps that were learned from. One without any has 0, or NaN, which
+        changes nothing, where its episode goes on.
         """
         if self._last is None:
             raise RuntimeError("priorities() before the first update")
-        values, targets, real = self._last
+        values, targets, judged = self._last
         length = self.config.sequence_length if self.config.memory != "none" else 1
         errors = (values - targets).abs().mean(0).view(-1, length)
-        counted = torch.ones_like(errors) if real is None else (real.view(-1, length) > 0).float()
-        means: NDArray[np.float32] = ((errors * counted).sum(1) / counted.sum(1)).cpu().numpy()
+        counted = torch.ones_like(errors) if judged is None else judged.view(-1, length)
+        means: NDArray[np.float32] = ((errors * counted).sum(1) / counted.sum(1).clamp_min(1.0)).cpu().numpy()
         return means
 
     def _nothing_learned(self, count: int) -> tuple[Tensor, Tensor, None]:

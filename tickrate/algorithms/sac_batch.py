@@ -69,7 +69,7 @@ class TransitionLoader:
             self._skip(bad, batch)
             return None
         tensors = {name: self._tensor(value) for name, value in arrays.items()}
-        weights, mask = self._weights(batch)
+        weights, mask, judged = self._weights(batch)
         actor = _named(tensors, "actor:")
         return Transition(
             actor=actor,
@@ -79,21 +79,33 @@ class TransitionLoader:
             discount=tensors["discount"],
             weights=weights,
             mask=mask,
+            judged=judged,
             taught=self._tensor((batch.rows < 0).reshape(-1)) if self._cloning else None,
             sequences=sequences,
         )
 
-    def _weights(self, batch: Batch | SequenceBatch) -> tuple[Tensor | None, Tensor | None]:
-        """Return the weights of each row's critic loss, and of its actor loss."""
+    def _weights(self, batch: Batch | SequenceBatch) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the weights of each row's critic loss, of its actor loss, and what its priority is made of.
+
+        The memory is filled by the first steps of a sequence, unless it begins where its episode does: there
+        is nothing to fill it with. A sequence that ends within them teaches nothing: its priority is 0 where
+        the episode has ended, and stays where more of it is to come. A whole batch of such is learned from as
+        it is.
+        """
         weights = batch.weights
         if isinstance(batch, Batch):
-            return None if weights is None else self._tensor(weights), None
+            return None if weights is None else self._tensor(weights), None, None
         mask = batch.mask.copy()
-        mask[:, : self._burn_in] = False
+        mask[~batch.first, : self._burn_in] = False
+        judged = mask.astype(np.float32)
+        judged[~mask.any(1) & ~batch.ended] = np.nan
+        if not mask.any():
+            mask = batch.mask
         scale = mask.size / max(1, int(np.count_nonzero(mask)))
         share = mask.astype(np.float32) * np.float32(scale)
         losses = share if weights is None else share * weights[:, None]
-        return self._tensor(losses.reshape(-1)), self._tensor(share.reshape(-1))
+        critic, actor, judge = (self._tensor(part.reshape(-1)) for part in (losses, share, judged))
+        return critic, actor, judge
 
     def rows(self, group: GroupInputs, observation: Mapping[str, NDArray[Any]]) -> Tensor:
         """Return a group's vectors as ``(rows, size)`` on the device, without rows that are not finite."""

@@ -37,7 +37,8 @@ class SACConfig:
     sequence_length: int = 16
     """Steps of the sequences that a memory learns from. Usual: 16 to 64."""
     burn_in: int = 4
-    """First steps of each sequence that only fill the memory and are not learned from. Usual: 0 to 16."""
+    """First steps of a sequence that only fill the memory and are not learned from, unless it begins with its
+    episode. Usual: 0 to 16."""
 
     critics: int = 2
     """Number of critics. Usual: 2; 10 (REDQ)."""
@@ -257,6 +258,11 @@ class SACConfig:
             raise ConfigError(
                 "sac.shared_encoder is on: actor and critic must read the same leaves (sac.groups)"
             )
+
+    @property
+    def value_range(self) -> tuple[float, float] | None:
+        """Smallest and largest value that critics can say; None: any."""
+        return (-self.value_limit, self.value_limit) if self.value_bins else None
 
     @property
     def steps_together(self) -> int:

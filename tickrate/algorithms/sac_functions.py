@@ -38,6 +38,9 @@ class Transition:
     mask: Tensor | None = None
     """``(batch,)``: weight of each row's loss in the actor's step, 0 where there is no real step; None: all
     1."""
+    judged: Tensor | None = None
+    """``(batch,)``: 1 for the rows that the priority of their sequence is the mean of, else 0; NaN in one
+    that cannot be judged yet; None: each row has its own."""
     taught: Tensor | None = None
     """``(batch,)`` bool: which rows are demonstrations; None where that does not matter."""
     sequences: int = 0

@@ -109,11 +109,11 @@ class RouterConfig:
 _DESCRIPTION = """Say who may join a hub.
 
 Examples:
-tickrate keys init hub.example.org   once, on the hub's machine
-tickrate keys add trainer            one file to carry to the trainer's machine
-tickrate keys add robot-1            one file for each worker
-tickrate keys revoke robot-1         cut off within seconds
-tickrate keys list                   who, and until when
+  tickrate keys init hub.example.org   once, on the hub's machine
+  tickrate keys add trainer            one file to carry to the trainer's machine
+  tickrate keys add robot-1            one file for each worker
+  tickrate keys revoke robot-1         cut off within seconds
+  tickrate keys list                   who, and until when
 
 Keep the keys folder on the hub's machine, readable by you alone; carry each file by a way you trust (scp).
 """

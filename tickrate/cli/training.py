@@ -96,19 +96,22 @@ def effective_values(experiment: Experiment) -> str:
         rate = f"{trainer.offline_updates:,} updates offline"
     sampling = ""
     if replay.sampling == "prioritised":
+        ends = experiment.offline or trainer.total_steps is not None
         sampling = (
-            f", by priority to the power of {replay.priority_exponent:g} (importance from "
-            f"{replay.importance_exponent:g} to 1)"
+            f", by priority to the power of {replay.priority_exponent:g} (importance "
+            f"{f'from {replay.importance_exponent:g} to 1' if ends else f'{replay.importance_exponent:g}'})"
         )
     if replay.demonstrations:
         share = 1.0 if experiment.offline else replay.demonstration_share
         sampling += f", {share:.0%} of each batch from demonstrations"
     algorithm = experiment.algorithm
-    limit = getattr(algorithm.settings, "value_limit", 0.0) if not replay.return_limit else 0.0
-    if limit and algorithm.settings.value_bins:
+    if (span := getattr(algorithm.settings, "value_range", None)) and not replay.return_limit:
+        low, high = span
         sampling += (
-            f", values clamped to +-{limit:g} (unscaled: set replay.return_limit if returns are larger)"
+            f", values clamped to {low:g} to {high:g} (replay.return_limit would scale returns to fit)"
         )
+    if not getattr(algorithm.settings, "explores", True) and not experiment.offline:
+        sampling += "; NOTHING EXPLORES after the warm-up: set algorithm.epsilon or algorithm.noisy_policies"
     recipe = f" ({algorithm.preset})" if algorithm.preset not in ("", algorithm.name) else ""
     steps = getattr(algorithm.settings, "steps_together", 0)
     returns = f"sequences of {steps} steps" if steps else f"{replay.n_step}-step returns"

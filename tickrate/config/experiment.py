@@ -135,7 +135,7 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
             raise ConfigError(f"unknown section {key!r}.{near} There are: {', '.join(sections)}")
     name, entry, preset, settings = _chosen(values.get("algorithm", {}))
     base = _recipe(entry, preset)
-    rest = _over({k: v for k, v in base.items() if k != "algorithm"}, values)
+    rest = _over({k: v for k, v in _without_priorities(base, values).items() if k != "algorithm"}, values)
     rest.pop("algorithm", None)
     experiment = from_mapping(Experiment, rest)
     _check_offline(experiment)
@@ -145,6 +145,17 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
         replay = _single_steps(experiment.replay, values.get("replay", {}))
         experiment = dataclasses.replace(experiment, replay=replay)
     return dataclasses.replace(experiment, algorithm=algorithm)
+
+
+def _without_priorities(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a preset's sections without what belongs to its priorities, where ``values`` turn those off."""
+    said = values.get("replay")
+    if not isinstance(said, Mapping) or said.get("sampling") != "uniform" or "replay" not in base:
+        return dict(base)
+    replay = {
+        k: v for k, v in base["replay"].items() if k not in ("priority_exponent", "importance_exponent")
+    }
+    return {**base, "replay": replay}
 
 
 def changed_options(algorithm: AlgorithmConfig) -> frozenset[str]:
@@ -234,9 +245,15 @@ def _settings(
     """Return the algorithm's settings: what ``settings`` say over ``base``, the preset's."""
     kind = _settings_kind(entry)
     before = from_mapping(kind, base, "algorithm")
+    usual = {
+        f.name: None if f.default is dataclasses.MISSING else f.default for f in dataclasses.fields(kind)
+    }
     result = from_mapping(kind, _over(base, settings), "algorithm")
     for option, switch in entry.used_only_with.items():
-        changed = option in settings and getattr(result, option) != getattr(before, option)
+        changed = option in settings and getattr(result, option) not in (
+            getattr(before, option),
+            usual[option],
+        )
         section, _, key = switch.rpartition(".")
         if changed and not getattr(getattr(experiment, section) if section else result, key):
             raise ConfigError(

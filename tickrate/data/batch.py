@@ -65,6 +65,9 @@ class SequenceBatch:
     """Which steps are real, ``(B, T)``."""
     first: NDArray[np.bool_]
     """Which sequences begin with the first step of their episode, ``(B,)``: there is no state from before."""
+    ended: NDArray[np.bool_]
+    """Which sequences reach the last step of their episode, ``(B,)``. One that is shorter and has not ended
+    waits for rows that are still to come."""
     rows: NDArray[np.int64]
     """Row number of the observation before each step, ``(B, T)``, the repeated last one's where masked."""
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)

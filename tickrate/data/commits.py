@@ -91,7 +91,10 @@ class CommitLog:
         self._next = (int(slots[stop - 1]) + 1) % len(log)
         self._entries[slots[stop:]] = np.zeros((), ENTRY)
         newest = len(slots) - stop + unreadable
-        notes = [f"{begin} of the oldest commits: they were being overwritten"] if begin else []
+        # At most one commit's rows, a 64th of the ring, are ahead of the last entry.
+        wraps = end.max() + max(1, len(log) // 64) > len(log)
+        why = "they were being overwritten" if wraps else "damaged"
+        notes = [f"{begin} of the oldest commits: {why}"] if begin else []
         return notes + ([f"{newest} of the newest commits: damaged"] if newest else [])
 
     @staticmethod

@@ -6,6 +6,8 @@ RLPD's symmetric sampling (Ball et al. 2023, arXiv 2302.02948) is a share of one
 from __future__ import annotations
 
 import dataclasses
+import functools
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ from tickrate.errors import ConfigError, RecordError
 
 SNAPSHOT = "demonstrations.snapshot"
 """Name of the file that `Mixture.save` writes into a checkpoint's folder, beside the replay's own."""
+
+CHECKSUM = "demonstrations.crc32"
+"""Name of the file that says which rows they were; checkpoints from before there was one have none."""
 
 
 class Mixture:
@@ -102,6 +107,16 @@ class Mixture:
         """Write what both need to continue into a checkpoint's folder."""
         self.own.save(folder)
         self.demonstrations.save(folder / SNAPSHOT)
+        (folder / CHECKSUM).write_text(f"{self._checksum:08x}\n", encoding="ascii")
+
+    @functools.cached_property
+    def _checksum(self) -> int:
+        """CRC-32 of the demonstrations' rows, which do not change."""
+        crc = 0
+        for begin in range(self.demonstrations.oldest_row, self.demonstrations.rows_added, 4096):
+            end = min(begin + 4096, self.demonstrations.rows_added)
+            crc = zlib.crc32(self.demonstrations.read(np.arange(begin, end)).tobytes(), crc)
+        return crc
 
     def restore(self, folder: Path) -> None:
         """Continue from what `save` wrote.
@@ -113,6 +128,15 @@ class Mixture:
             raise RecordError(
                 f"{folder} holds no {SNAPSHOT}: the run was begun without demonstrations. Go on without "
                 "them, or begin a new run"
+            )
+        kept = folder / CHECKSUM
+        if (
+            kept.exists()
+            and kept.read_text(encoding="ascii", errors="replace").strip() != f"{self._checksum:08x}"
+        ):
+            raise RecordError(
+                "replay.demonstrations are not the rows that the run was begun with: give the same files, in "
+                "the same order, or begin a new run"
             )
         self.demonstrations.restore(folder / SNAPSHOT)
         self.own.restore(folder)

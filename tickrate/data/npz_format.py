@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -31,6 +32,11 @@ _REQUIRED = ("action", "reward", "episode", "step", *_ENDS)
 _FIXED = {name: np.dtype(code) for name, code in FIXED_FIELDS}
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, RuntimeError, ValueError)
 """What `zipfile` raises for bytes that it cannot make sense of."""
+_NO_HEADER = (
+    *(KeyError, ValueError, TypeError, RecursionError, MemoryError),
+    *(SyntaxError, tokenize.TokenError),  # the header is parsed as Python's literals
+)
+"""What numpy's reader of array headers raises for such."""
 _ENDING = int(Flag.TERMINATED | Flag.TRUNCATED | Flag.FINAL)
 
 
@@ -101,7 +107,7 @@ def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
             shape, fortran, dtype = read(file)
-        except (KeyError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        except _NO_HEADER as error:
             raise RecordError(f"{path}: {member.filename[:200]!r} is no plain array: {error}") from error
         plain = dtype.name in DTYPES or dtype.kind == "U"
         count = math.prod(shape) if all(n >= 0 for n in shape) else -1

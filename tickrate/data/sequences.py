@@ -68,6 +68,7 @@ def assemble_sequences(
         discount=np.where(goes_on, np.float32(gamma), np.float32(0.0)),
         mask=mask,
         first=rows["step"][:, 0] == 0,
+        ended=(rows["flags"][:, -1] & Flag.FINAL) != 0,
         rows=np.ascontiguousarray(numbers[:, :-1]),
         extras={field.name: before(f"x/{field.name}") for field in schema.extras},
         weights=weights,

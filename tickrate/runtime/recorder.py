@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tickrate.data.checksums import CHECKSUM, has_checksum, observation_bytes, transition_checksum
 from tickrate.data.schema import Flag, RecordSchema
+from tickrate.errors import RecordError
 from tickrate.trees import Leaves
 
 Row = NDArray[np.void]
@@ -45,6 +46,7 @@ class Recorder:
         self._row = np.zeros((), dtype=schema.row_dtype)
         self._row["stream"] = stream
         self._paths = [(f"o/{field.name}", field.name, field.stack) for field in schema.observation]
+        self._extras = {f"x/{field.name}" for field in schema.extras}
         self._sink = sink
         self._episode = first_episode - 1
         self._step = 0
@@ -91,6 +93,9 @@ class Recorder:
             extras: further values that the actor gave (log-probabilities, ...), as the schema has them.
             flags: further `Flag` bits of this step (`Flag.TAKEOVER`, `Flag.FALLBACK`).
             final_flags: further `Flag` bits of the final row, if the step ends the episode.
+
+        Raises:
+            RecordError: if the actor gave what the schema has no place for.
         """
         row = self._row
         flags |= self._episode_flags
@@ -107,8 +112,7 @@ class Recorder:
         row["action"] = action
         row["reward"] = reward
         row["policy_version"] = policy_version
-        for name, value in (extras or {}).items():
-            row[f"x/{name}"] = value
+        self._record_extras(extras or {})
         if self._checksum:
             before, self._before = self._before, observation_bytes(self._schema, observation)
             row[f"x/{CHECKSUM}"] = transition_checksum(
@@ -127,9 +131,19 @@ class Recorder:
         """
         self._row["action"] = 0
         self._row["reward"] = 0.0
-        if self._checksum:
-            self._row[f"x/{CHECKSUM}"] = 0
+        self._record_extras({})
         self._emit(self._episode_flags | Flag.FINAL | flags)
+
+    def _record_extras(self, extras: Mapping[str, Any]) -> None:
+        """Write what the actor gave, and zero for what it did not: the row still holds the last step's."""
+        given = {f"x/{name}": value for name, value in extras.items()}
+        if unknown := sorted(given.keys() - self._extras):
+            raise RecordError(
+                f"the actor gave the extras {unknown}, but rows of this run hold {sorted(self._extras)}: let "
+                "it return only those"
+            )
+        for column in self._extras:
+            self._row[column] = given.get(column, 0)
 
     def _observe(self, observation: Leaves) -> None:
         for column, path, stack in self._paths:
