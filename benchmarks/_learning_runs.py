@@ -145,6 +145,17 @@ def train_here(
     return learner
 
 
+def folder_for(given: Path | None, results: Path, *, quick: bool) -> Path:
+    """Return where runs keep their files: short ones never among the published ones, which count as made.
+
+    Args:
+        given: what the person asked for, or None.
+        results: where the published runs of the script are.
+        quick: whether these are short runs.
+    """
+    return given or (results / "runs" / "quick" if quick else results)
+
+
 def peer_python(given: str | None, packages: Sequence[str], needed: str) -> str:
     """Return an interpreter that has the peers; make their virtual environment if it is missing.
 
@@ -177,7 +188,15 @@ def run_all(
         jobs: processes side by side.
         limit_s: seconds after which a run is killed.
     """
+    runs = list(runs)
     waiting = [run for run in runs if not run.file.exists()]
+    if kept := [run.file for run in runs if run.file.exists()]:
+        oldest = time.strftime("%d %B %Y", time.localtime(min(file.stat().st_mtime for file in kept)))
+        print(
+            f"{len(kept)} of {len(runs)} runs were made before (the oldest file is of {oldest}), in "
+            f"{kept[0].parent}: delete their tables there, or give another --folder, to make them anew",
+            flush=True,
+        )
     total, failed = len(waiting), []
     running: dict[subprocess.Popen[bytes], tuple[Run, float]] = {}
     single = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}

@@ -218,9 +218,14 @@ def main() -> int:
     parser.add_argument("--wall-clock", action="store_true", help="the row on the circuit instead")
     parser.add_argument("--minutes", type=float, default=20.0, help="of a run on the circuit")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the runs' files are")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where the runs' files are; by default results, with --quick a folder of its own there",
+    )
     parser.add_argument("--run", nargs=3, metavar=("CONTENDER", "TASK", "SEED"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.folder = learning.folder_for(arguments.folder, FOLDER, quick=arguments.quick)
     if arguments.run:
         contender, task, seed = arguments.run
         run_one(learning.Run(contender, task, int(seed), STEPS, folder=arguments.folder))

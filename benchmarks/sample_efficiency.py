@@ -305,13 +305,18 @@ def main() -> int:
     parser.add_argument(
         "--peer", metavar="PYTHON", help="interpreter with stable-baselines3, MuJoCo and rliable"
     )
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the runs' files are")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where the runs' files are; by default results, with --quick a folder of its own there",
+    )
     parser.add_argument(
         "--run", nargs=4, metavar=("CONTENDER", "TASK", "SEED", "STEPS"), help=argparse.SUPPRESS
     )
     parser.add_argument("--set", default="{}", metavar="JSON", help=argparse.SUPPRESS)
     parser.add_argument("--intervals", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.folder = learning.folder_for(arguments.folder, FOLDER, quick=arguments.quick)
     if arguments.intervals:
         print_intervals()
         return 0

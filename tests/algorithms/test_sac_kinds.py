@@ -297,6 +297,7 @@ def test_a_batch_with_a_choice_that_does_not_exist_is_skipped(choice, caplog):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"encoder": {"history_leaves": ["value"] * 2}}, "names a leaf twice"),
         ({"shared_encoder": True}, "neither an image, a history nor a memory"),
         (
             {"encoder": {"image_shift": 1, "image_features": 8}},
@@ -307,6 +308,45 @@ def test_a_batch_with_a_choice_that_does_not_exist_is_skipped(choice, caplog):
 def test_options_for_what_is_not_observed_are_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         make(preset("sac", **changes), ProbeEnv("observed_action"))
+
+
+ASYMMETRIC = {
+    "eye": spaces.Box(0, 255, (1, 16, 16), np.uint8),
+    "scan": spaces.Box(0, 1, (8, 4)),
+    "speed": spaces.Box(-9, 9, (1,)),
+}
+
+
+def made_for(leaves, buffer=0, **changes):
+    config = preset("sac", actor=SMALL, critic=SMALL, **changes)
+    return SAC(config, leaves, spaces.Box(-1, 1, (2,)), seed=0, period_s=0.0, action_buffer_length=buffer)
+
+
+def test_only_the_critic_may_read_a_history(make_batch):
+    layers = {"image_channels": [4], "image_kernels": [4], "image_strides": [4], "history_leaves": ["scan"]}
+    groups = {"actor": ["eye", "speed"], "critic": ["eye", "scan", "speed"]}
+    sac = made_for(ASYMMETRIC, encoder=layers, groups=groups)
+    batch = make_batch(8, leaves={"scan": (8, 4), "speed": (1,)})
+    for observation in (batch.observation, batch.next_observation):
+        observation["eye"] = np.zeros((8, 1, 16, 16), np.uint8)
+    assert np.isfinite(float(sac.update(batch)["critic_loss"]))
+    assert "scan" not in str(Policy.from_bytes(sac.policy_bytes(0)).contract.groups["actor"])
+    with pytest.raises(ConfigError, match=r"which no observation group reads"):
+        made_for(ASYMMETRIC, encoder=layers, groups={"actor": ["eye"], "critic": ["eye"]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"encoder": {"history_leaves": ["actions"]}}, "must be a vector"),
+        ({"groups": {"actor": ["timing"], "critic": ["timing"]}}, "neither group reads the leaf 'actions'"),
+    ],
+)
+def test_a_correction_that_could_rewrite_nothing_is_refused(changes, words):
+    leaves = {"actions": spaces.Box(-1, 1, (5, 2)), "timing": spaces.Box(0, 32, (3,))}
+    made_for(leaves, 5, delay_correction=4)
+    with pytest.raises(ConfigError, match=words):
+        made_for(leaves, 5, delay_correction=4, **changes)
 
 
 def test_what_a_correction_needs_is_asked_for():

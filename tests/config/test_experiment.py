@@ -92,6 +92,21 @@ def test_sequences_have_single_steps_and_other_returns_are_refused(settings):
         experiment_from_mapping({"algorithm": settings, "replay": {"n_step": 3}})
 
 
+@pytest.mark.parametrize(
+    ("action", "observation", "refused"),
+    [([3, 5], 0, False), (4, [0, 2], False), (0, 2, False), ([0, 3], 1, True), ([3, 5], [0, 2], True)],
+)
+def test_a_correction_is_refused_where_a_late_observation_hides_the_command(action, observation, refused):
+    environment = {"id": "drone", "delays": {"action": action, "observation": observation}}
+    values = {"environment": environment, "algorithm": {"delay_correction": 6}}
+    if refused:
+        with pytest.raises(ConfigError, match="not which one is in force at the reward"):
+            experiment_from_mapping(values)
+    else:
+        experiment_from_mapping(values)
+    experiment_from_mapping({"environment": environment})  # without the correction it is right
+
+
 def load_again(experiment):
     return experiment_from_mapping(parse_yaml(dump_experiment(experiment), "here"))
 

@@ -97,7 +97,6 @@ def test_weights_come_from_the_generator_alone():
     ("leaves", "options", "words"),
     [
         ({"eye": picture(10, 10)}, {}, "'eye': a kernel of 4 does not fit into the [1, 1]"),
-        ({"scan": spaces.Box(0, 1, (4, 19))}, {"history_leaves": ("scam",)}, "Did you mean 'scan'"),
         ({"scan": spaces.Box(0, 1, (4,))}, {"history_leaves": ("scan",)}, "'scan' of shape [4]"),
         ({"eye": picture(64, 64)}, {"history_leaves": ("eye",)}, "is no image"),
         ({"scan": spaces.Box(0, 1, (4, 19))}, {"history_leaves": ("scan",)}, "leaf 'scan': a kernel of 3"),

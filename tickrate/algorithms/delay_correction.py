@@ -168,6 +168,16 @@ def make_correction(
             f"sac.delay_correction is {steps}: the action buffer of {buffer_length} can hold the actions "
             f"of at most {buffer_length + 1} steps; make act_buf_len longer"
         )
+    if any("actions" in group.pictures for group in (actor, critic)):
+        raise ConfigError(
+            f"sac.delay_correction is {steps}: it rewrites the leaf 'actions', which must be a vector; take "
+            "it out of encoder.history_leaves"
+        )
+    if actor.columns("actions") is None and critic.columns("actions") is None:
+        raise ConfigError(
+            f"sac.delay_correction is {steps}: neither group reads the leaf 'actions' that it rewrites; add "
+            "it to sac.groups"
+        )
     return DelayCorrection(steps, coding, actor.columns("actions"), critic.columns("actions"))
 
 

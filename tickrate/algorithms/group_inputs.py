@@ -93,11 +93,14 @@ class GroupInputs:
 
 
 def check_encoder(encoder: EncoderConfig, *groups: GroupInputs) -> None:
-    """Refuse options for images where no group has one.
+    """Refuse options for images where no group has one, and histories that no group reads.
 
     Raises:
         ConfigError: naming the options.
     """
+    read = {path for group in groups for path in group.paths}
+    if unread := [path for path in encoder.history_leaves if path not in read]:
+        raise ConfigError(f"encoder.history_leaves names {unread}, which no observation group reads")
     images = (is_image(space) for group in groups for space in group.pictures.values())
     if (changed := encoder.changed("image_")) and not any(images):
         raise ConfigError(f"encoder.{', encoder.'.join(changed)}: set, but no leaf that is read is an image")

@@ -141,6 +141,8 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
     _check_offline(experiment)
     chosen = _settings(name, entry, base.get("algorithm", {}), settings, experiment)
     algorithm = AlgorithmConfig(name=name, preset=preset or "", settings=chosen)
+    if getattr(chosen, "delay_correction", 0):
+        _check_correctable(experiment.environment)
     if getattr(chosen, "steps_together", 0):
         replay = _single_steps(experiment.replay, values.get("replay", {}))
         experiment = dataclasses.replace(experiment, replay=replay)
@@ -175,6 +177,17 @@ def _single_steps(replay: ReplayConfig, said: Mapping[str, Any]) -> ReplayConfig
             "batches are sequences of single steps: leave replay.n_step out"
         )
     return dataclasses.replace(replay, n_step=1)
+
+
+def _check_correctable(environment: EnvironmentConfig) -> None:
+    """Refuse delays that hide from a correction which command was in force at a reward."""
+    delays = environment.delays
+    if delays is not None and delays.hides_commands:
+        raise ConfigError(
+            f"algorithm.delay_correction is on with environment.delays of {delays}: an observation that is "
+            "late says how old the command was then, not which one is in force at the reward. Delay either "
+            "alone, or commands by a fixed number of steps"
+        )
 
 
 def _check_offline(experiment: Experiment) -> None:

@@ -50,6 +50,8 @@ class EncoderConfig:
                 raise ConfigError(f"{', '.join(names)} are {lists}: give one number each for every layer")
             if any(n < 1 for values in lists for n in values) or getattr(self, f"{kind}_features") < 1:
                 raise ConfigError(f"{', '.join(names)} and {kind}_features must be positive: {lists}")
+        if len(set(self.history_leaves)) < len(self.history_leaves):
+            raise ConfigError(f"history_leaves names a leaf twice: {list(self.history_leaves)}")
         if not self.history_leaves and (changed := self.changed("history_")):
             raise ConfigError(f"{', '.join(changed)}: set, but history_leaves names no leaf to use it for")
         if self.image_shift < 0:

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tickrate.errors import ConfigError, suggest
+from tickrate.errors import ConfigError
 from tickrate.nn.encoder_config import EncoderConfig
 from tickrate.nn.export import ProgramWriter
 from tickrate.nn.normaliser import RunningNormaliser
@@ -105,15 +105,9 @@ class ObservationEncoder(nn.Module):
         normaliser: RunningNormaliser | None = None,
     ) -> None:
         super().__init__()
-        for path in config.history_leaves:
-            if path not in observation_spaces:
-                near = suggest(path, observation_spaces)
-                raise ConfigError(
-                    f"history_leaves names {path!r}, the group has {list(observation_spaces)}.{near}"
-                )
         shapes = {path: leaf_shape(path, space) for path, space in observation_spaces.items()}
         self.image_paths = [path for path, space in observation_spaces.items() if is_image(space)]
-        self.history_paths = list(config.history_leaves)
+        self.history_paths = [path for path in config.history_leaves if path in observation_spaces]
         others = {*self.image_paths, *self.history_paths}
         self.vector_paths = tuple(path for path in shapes if path not in others)
         self.vector_size = sum(math.prod(shapes[path]) for path in self.vector_paths)

@@ -10,7 +10,8 @@ The leaf is float32 of shape (3,), every number clipped to 0 to `TIMING_LIMIT`:
    real time one more, because the buffer ends with a command that has only just been sent.
 
 So ``actions[-1 - d]`` with ``d = floor(timing[0]) + timing[2]`` is the newest command that can have
-influenced the observation; the ``d`` younger ones are still on their way. It holds in both modes, and it is
+influenced the observation; the ``d`` younger ones are still on their way. In real time, where the age is
+measured, a capture that is a little late makes the floor one short. It is
 what a correction for delays needs (arXiv 2010.02966; there the age is omega and the delay of the command
 alpha).
 """

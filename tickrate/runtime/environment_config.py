@@ -40,6 +40,12 @@ class DelayConfig:
         return ", ".join(f"{name} {low} to {high} steps" for name, (low, high) in ends.items())
 
     @property
+    def hides_commands(self) -> bool:
+        """Whether a late observation leaves open which command was in force at the reward beside it."""
+        shortest, longest = delay_range("action", self.action)
+        return delay_range("observation", self.observation)[1] > 0 and shortest != longest
+
+    @property
     def longest(self) -> int:
         """Steps that the longest delay of a command and that of an observation make together."""
         return delay_range("action", self.action)[1] + delay_range("observation", self.observation)[1]
