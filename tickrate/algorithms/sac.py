@@ -70,13 +70,7 @@ class SAC:
             GroupInputs(name, config.groups.get(name, ()), observation_spaces, config.encoder)
             for name in ("actor", "critic")
         )
-        check_encoder(config.encoder, actor, critic)
-        if config.shared_encoder and not actor.pictures and config.memory == "none":
-            raise ConfigError(
-                "sac.shared_encoder is on, but there is neither an image, a history nor a memory"
-            )
-        if config.normalise_observations and not (actor.vector_size and critic.vector_size):
-            raise ConfigError("sac.normalise_observations is on, but there are no vectors to normalise")
+        _check_read(config, actor, critic)
         burn_in = config.burn_in if config.memory != "none" else 0
         cloning = config.cloning_updates > 0
         self._loader = TransitionLoader(actor, critic, self._action, self.device, burn_in, cloning)
@@ -393,3 +387,12 @@ class SAC:
 def _over_real(values: Tensor, weights: Tensor | None) -> Tensor:
     """Return the mean over ``(..., batch)``, of the real steps where ``weights`` has 0 for the others."""
     return values.mean() if weights is None else (values * weights).mean()
+
+
+def _check_read(config: SACConfig, actor: GroupInputs, critic: GroupInputs) -> None:
+    """Refuse options for what is not observed."""
+    check_encoder(config.encoder, actor, critic)
+    if config.shared_encoder and not actor.pictures and config.memory == "none":
+        raise ConfigError("sac.shared_encoder is on, but there is neither an image, a history nor a memory")
+    if config.normalise_observations and not (actor.vector_size and critic.vector_size):
+        raise ConfigError("sac.normalise_observations is on, but there are no vectors to normalise")
