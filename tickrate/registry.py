@@ -87,6 +87,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "temperature_optimiser": "learn_temperature",
             "value_limit": "value_bins",
             "cloning_updates": "replay.demonstrations",
+            "cloning_fade": "replay.demonstrations",
         },
         {
             "target_entropy_per_dim": "box",

@@ -161,23 +161,6 @@ def test_only_all_actions_in_flight_solve_a_delay():
     assert without < 0.75
 
 
-def test_a_start_by_imitation_follows_the_demonstrations_alone(make_batch):
-    # The demonstrated action is 0.6 at every observation; the other half of each batch says -0.6.
-    config = preset("sac", actor=SMALL, critic=SMALL, **STILL, **FAST)
-    config = dataclasses.replace(config, cloning_updates=150)
-    leaves = {"x": (2,)}
-    env_spaces = {"x": spaces.Box(-np.inf, np.inf, (2,))}
-    sac = SAC(config, env_spaces, spaces.Box(-1, 1, (1,)), seed=0, period_s=0.0, action_buffer_length=0)
-    for step in range(150):
-        rows = np.arange(64) - 32  # below 0: demonstrations
-        action = np.where(rows < 0, 0.6, -0.6).astype(np.float32)[:, None]
-        sac.update(make_batch(64, step, leaves, rows=rows.astype(np.int64), action=action))
-    policy = Policy.from_bytes(sac.policy_bytes(0))
-    seen = make_batch(32, 999, leaves).observation
-    action, _, _ = policy.act(seen, policy.initial_state(32), deterministic=True)
-    np.testing.assert_allclose(action, 0.6, atol=0.1)
-
-
 @pytest.mark.parametrize("kind", ["sequences", "categories", "image"])
 def test_a_resume_is_bit_equal_for_each_kind(kind):
     probe, changes = {

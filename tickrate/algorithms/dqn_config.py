@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tickrate.algorithms.options import NetworkConfig, OptimiserConfig, Schedule
+from tickrate.algorithms.protocol import Traits
 from tickrate.errors import ConfigError, suggest
 from tickrate.nn.encoder_config import EncoderConfig
 
@@ -101,14 +102,12 @@ class DQNConfig:
                 raise ConfigError(f"dqn.groups has {name!r}: DQN reads 'actor'.{suggest(name, ('actor',))}")
 
     @property
-    def explores(self) -> bool:
-        """Whether published policies ever try anything but the best."""
-        return self.noisy_policies or max(self.epsilon.start, self.epsilon.end) > 0.0
-
-    @property
-    def value_range(self) -> tuple[float, float] | None:
-        """Smallest and largest value that the network can say; None: any."""
-        return (self.value_low, self.value_high) if self.value_bins else None
+    def traits(self) -> Traits:
+        """What a run has to know of these settings."""
+        return Traits(
+            value_range=(self.value_low, self.value_high) if self.value_bins else None,
+            explores=self.noisy_policies or max(self.epsilon.start, self.epsilon.end) > 0.0,
+        )
 
     def _check_numbers(self) -> None:
         for name in ("target_every", "batch_size", "noise_scale"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import numpy as np
@@ -42,6 +43,30 @@ class Algorithm(Protocol):
         Raises:
             RunFolderError: if a name is missing or foreign, or a shape differs; nothing is changed then.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a run looks at in an algorithm's settings before it begins; by default nothing special."""
+
+    sequence_length: int = 0
+    """Steps of the sequences that an update needs; above 0 ``replay.n_step`` has to be 1. 0: transitions."""
+    value_range: tuple[float, float] | None = None
+    """Smallest and largest value that can be said, which the first line of a run tells; None: any."""
+    explores: bool = True
+    """Whether published policies ever try anything but the best; if not, the first line warns."""
+    corrects_delays: bool = False
+    """Whether each reward has to be traced to the command in force; delays that hide it are refused."""
+
+
+@runtime_checkable
+class HasTraits(Protocol):
+    """Settings of an algorithm that say more about it than the usual."""
+
+    @property
+    def traits(self) -> Traits:
+        """What a run has to know of them."""
         ...
 
 

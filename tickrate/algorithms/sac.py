@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tickrate import __version__
 from tickrate.algorithms.action_coding import action_coding
+from tickrate.algorithms.cloning import Cloning
 from tickrate.algorithms.delay_correction import TIMING, make_correction
 from tickrate.algorithms.descents import make_descent
 from tickrate.algorithms.group_inputs import GroupInputs, check_encoder
@@ -72,8 +73,8 @@ class SAC:
         )
         _check_read(config, actor, critic)
         burn_in = config.burn_in if config.memory != "none" else 0
-        cloning = config.cloning_updates > 0
-        self._loader = TransitionLoader(actor, critic, self._action, self.device, burn_in, cloning)
+        self._cloning = Cloning(config, self.device)
+        self._loader = TransitionLoader(actor, critic, self._action, self.device, burn_in, config.clones)
         value_head = (
             CategoricalValues(config.value_bins, config.value_limit, self.device)
             if config.value_bins
@@ -121,7 +122,7 @@ class SAC:
     @property
     def sequence_length(self) -> int:
         """Steps of the sequences that `update` needs; 0: single transitions."""
-        return self.config.steps_together
+        return self.config.traits.sequence_length
 
     def observe(self, observation: Mapping[str, NDArray[Any]]) -> None:
         """Count new observations into the normalisers' statistics; does nothing when they are off."""
@@ -157,7 +158,8 @@ class SAC:
             return {**self._metrics, "skipped_updates": self._loader.skipped}
         self._follow_schedules()
         config, metrics, head = self.config, self._metrics, self._action.head
-        alpha = self.networks.log_alpha.detach().exp()
+        self._cloning.begin(self.updates + 1)
+        alpha = self._cloning.temperature(self.networks.log_alpha.detach().exp())
 
         following = None
         if self._correction is not None:
@@ -175,11 +177,10 @@ class SAC:
         self.updates += 1
         if self.updates % config.policy_delay == 0:
             noise = head.noise(len(transition.reward), self._generator)
-            cloning = self.updates <= config.cloning_updates
-            loss, log_prob = self._actor_terms(transition, features, noise, alpha, cloning)
+            loss, log_prob = self._actor_terms(transition, features, noise, alpha)
             metrics["actor_loss"] = self._actor.descend(loss)
             metrics["actor_gradient"], metrics["entropy"] = self._actor.length, -log_prob.mean()
-            if config.learn_temperature:
+            if config.learn_temperature and not self._cloning.imitates:
                 log_alpha = self.networks.log_alpha
                 self._alpha.descend(
                     self.functions.temperature_loss(log_alpha, log_prob, self._target_entropy)
@@ -232,7 +233,7 @@ class SAC:
         return loss.mean(1).sum(), head.mean(output.detach()), head.target_mean(target), now
 
     def _plain_actor_terms(
-        self, transition: Transition, features: Tensor, noise: Tensor, alpha: Tensor, cloning: bool
+        self, transition: Transition, features: Tensor, noise: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the actor's loss and the mean log-probabilities of its actions, ``(batch,)``, detached.
 
@@ -241,27 +242,27 @@ class SAC:
         What the critics see of the observations, ``features``, is taken over from their step (as in DrQ-v2,
         arXiv 2107.09645): nothing of it is learned here.
         """
-        networks, head = self.networks, self._action.head
+        networks, head, cloning, real = self.networks, self._action.head, self._cloning, transition.mask
         with self._acceleration.precision():
             now = features
             if not networks.shares:
                 now = networks.actor_features(transition.actor, transition.sequences).chunk(2)[0]
             output = networks.policy(now, learning=True)
             action, log_prob = head.sample(output, noise)
-            if cloning:
-                loss = head.negative_log_likelihood(output, transition.action)
-            else:
+            if cloning.imitates:
+                loss = imitation = cloning.loss(head, output, transition)
+            if cloning.climbs:
 
                 def judge(actions: Tensor, times: int) -> Tensor:
                     seen = features if times == 1 else features.repeat(times, 1)
                     return networks.value_head.mean(networks.values(seen, actions))
 
-                loss = self.functions.actor_loss(head.value(output, action, judge), log_prob, alpha)
-        if cloning and transition.taught is not None:
-            taught = transition.taught.float()
-            loss = loss * taught * (len(taught) / taught.sum().clamp_min(1.0))
-        if transition.mask is not None:
-            loss, log_prob = loss * transition.mask, log_prob * transition.mask
+                value = head.value(output, action, judge)
+                loss = self.functions.actor_loss(value, log_prob, alpha)
+                if cloning.imitates:
+                    loss = cloning.mixed(imitation, loss, _over_real(value.detach().abs(), real))
+        if real is not None:
+            loss, log_prob = loss * real, log_prob * real
         return loss.mean(), log_prob.detach()
 
     def _corrected(

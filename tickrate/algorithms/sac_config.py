@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tickrate.algorithms.options import NetworkConfig, OptimiserConfig, Schedule
+from tickrate.algorithms.protocol import Traits
 from tickrate.errors import ConfigError, suggest
 from tickrate.nn.encoder_config import EncoderConfig
 
@@ -117,6 +118,9 @@ class SACConfig:
     cloning_updates: int = 0
     """Updates at the beginning in which the actor imitates the demonstrations of each batch instead of
     climbing the critics. Usual: 0, or 1,000 to 10,000 with ``replay.demonstrations``."""
+    cloning_fade: int = 0
+    """Updates after those in which the actor turns from the demonstrations to the critics, little by little;
+    0: at once. Keeps a good start from being unlearned. Usual: 0, or as many as ``cloning_updates``."""
 
     compile: Literal["off", "default", "reduce-overhead"] = "off"
     """Compile the update with torch: ``default``, or ``reduce-overhead``, which on CUDA replays graphs.
@@ -236,6 +240,7 @@ class SACConfig:
             ("sequence_length", 2),
             ("burn_in", 0),
             ("cloning_updates", 0),
+            ("cloning_fade", 0),
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"sac.{name} is {getattr(self, name)}: it must be at least {least}")
@@ -260,14 +265,25 @@ class SACConfig:
             )
 
     @property
-    def value_range(self) -> tuple[float, float] | None:
-        """Smallest and largest value that critics can say; None: any."""
-        return (-self.value_limit, self.value_limit) if self.value_bins else None
+    def traits(self) -> Traits:
+        """What a run has to know of these settings."""
+        return Traits(
+            sequence_length=self.delay_correction or (self.sequence_length if self.memory != "none" else 0),
+            value_range=(-self.value_limit, self.value_limit) if self.value_bins else None,
+            corrects_delays=self.delay_correction > 0,
+        )
 
     @property
-    def steps_together(self) -> int:
-        """Steps of the sequences that an update needs; 0: single transitions."""
-        return self.delay_correction or (self.sequence_length if self.memory != "none" else 0)
+    def clones(self) -> bool:
+        """Whether the actor follows demonstrations at any time."""
+        return self.cloning_updates > 0 or self.cloning_fade > 0
+
+    def cloning_share(self, update: int) -> float:
+        """Return how much of the actor's loss is imitation at an update, counted from 1: 1 is all of it."""
+        late = update - self.cloning_updates
+        if late <= 0:
+            return 1.0
+        return max(0.0, 1.0 - late / self.cloning_fade) if self.cloning_fade else 0.0
 
     @property
     def temperature(self) -> Schedule:

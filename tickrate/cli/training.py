@@ -105,15 +105,15 @@ def effective_values(experiment: Experiment) -> str:
         share = 1.0 if experiment.offline else replay.demonstration_share
         sampling += f", {share:.0%} of each batch from demonstrations"
     algorithm = experiment.algorithm
-    if (span := getattr(algorithm.settings, "value_range", None)) and not replay.return_limit:
-        low, high = span
+    if algorithm.traits.value_range and not replay.return_limit:
+        low, high = algorithm.traits.value_range
         sampling += (
             f", values clamped to {low:g} to {high:g} (replay.return_limit would scale returns to fit)"
         )
-    if not getattr(algorithm.settings, "explores", True) and not experiment.offline:
+    if not algorithm.traits.explores and not experiment.offline:
         sampling += "; NOTHING EXPLORES after the warm-up: set algorithm.epsilon or algorithm.noisy_policies"
     recipe = f" ({algorithm.preset})" if algorithm.preset not in ("", algorithm.name) else ""
-    steps = getattr(algorithm.settings, "steps_together", 0)
+    steps = algorithm.traits.sequence_length
     returns = f"sequences of {steps} steps" if steps else f"{replay.n_step}-step returns"
     return (
         f"{algorithm.name}{recipe} on {experiment.environment.id}, seed {experiment.run.seed}: {rate}, "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tickrate import registry
+from tickrate.algorithms.protocol import HasTraits, Traits
 from tickrate.config.loading import dump_yaml, from_mapping, parse_yaml, read_yaml, to_mapping
 from tickrate.errors import ConfigError, suggest
 from tickrate.runtime.environments import EnvironmentConfig, is_live
@@ -66,6 +67,11 @@ class AlgorithmConfig:
     """Name of the recipe that the settings began as; empty where the algorithm has none."""
     settings: Any = None
     """The algorithm's own configuration dataclass; its keys stand beside ``name`` in the file."""
+
+    @property
+    def traits(self) -> Traits:
+        """What the settings say of the algorithm."""
+        return self.settings.traits if isinstance(self.settings, HasTraits) else Traits()
 
 
 @dataclass(frozen=True)
@@ -141,9 +147,9 @@ def experiment_from_mapping(values: Mapping[str, Any]) -> Experiment:
     _check_offline(experiment)
     chosen = _settings(name, entry, base.get("algorithm", {}), settings, experiment)
     algorithm = AlgorithmConfig(name=name, preset=preset or "", settings=chosen)
-    if getattr(chosen, "delay_correction", 0):
+    if algorithm.traits.corrects_delays:
         _check_correctable(experiment.environment)
-    if getattr(chosen, "steps_together", 0):
+    if algorithm.traits.sequence_length:
         replay = _single_steps(experiment.replay, values.get("replay", {}))
         experiment = dataclasses.replace(experiment, replay=replay)
     return dataclasses.replace(experiment, algorithm=algorithm)

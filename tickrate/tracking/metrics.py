@@ -74,7 +74,7 @@ METRICS: dict[str, Metric] = {
     "learn/actor_loss": Metric(
         "",
         "actor loss",
-        "Mean of alpha * log-probability minus Q over a batch; while cloning, minus the log-likelihood.",
+        "Mean of alpha * log-probability minus Q; of a clone minus the log-likelihood, or a mixture.",
     ),
     "learn/alpha": Metric("", "alpha", "Entropy temperature: weight of entropy against reward."),
     "learn/entropy": Metric(
