@@ -82,7 +82,7 @@ class Arrivals:
         peer.steps += int(np.count_nonzero(acted))
         newest = np.flatnonzero(acted & new)
         if len(newest):
-            peer.policy = self._learner.intake.policy_of(rows[newest[-1]], peer.clock_offset_s)
+            peer.policy = self._learner.intake.note_policy(rows[newest[-1]], peer.clock_offset_s)
 
     def _compare(self, peers: dict[int, Peer], before: int) -> None:
         """In checksum mode, prove that the new transitions are the ones that the workers saw."""

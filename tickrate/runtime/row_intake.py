@@ -85,8 +85,8 @@ class RowIntake:
             if len(acted := _acted(rows)):
                 self._observe(acted)
 
-    def policy_of(self, row: Any, clock_offset_s: float | None = 0.0) -> tuple[int, float | None]:
-        """Return which policy chose an action and how old it was then; note it for the metrics.
+    def note_policy(self, row: Any, clock_offset_s: float | None = 0.0) -> tuple[int, float | None]:
+        """Note for the metrics which policy chose an action and how old it was then, and return both.
 
         Args:
             row: the action's row.
@@ -113,7 +113,7 @@ class RowIntake:
             self._published.seen(int(acted["policy_version"].max()))
         if len(training):
             self._observe(training)
-            self.policy_of(training[-1])
+            self.note_policy(training[-1])
         self.timing.add(acted)
         self._rounds.note(rows, self._limiter)
 
