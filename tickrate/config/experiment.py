@@ -14,7 +14,7 @@ from tickrate.algorithms.protocol import HasTraits, Traits
 from tickrate.config.loading import dump_yaml, from_mapping, parse_yaml, read_yaml, to_mapping
 from tickrate.errors import ConfigError, suggest
 from tickrate.runtime.environments import EnvironmentConfig, is_live
-from tickrate.runtime.learner_config import ReplayConfig, TrainerConfig
+from tickrate.runtime.learner_config import PRIORITY_OPTIONS, ReplayConfig, TrainerConfig
 from tickrate.runtime.network import NetworkConfig
 from tickrate.runtime.worker import WorkerConfig
 
@@ -160,9 +160,7 @@ def _without_priorities(base: Mapping[str, Any], values: Mapping[str, Any]) -> d
     said = values.get("replay")
     if not isinstance(said, Mapping) or said.get("sampling") != "uniform" or "replay" not in base:
         return dict(base)
-    replay = {
-        k: v for k, v in base["replay"].items() if k not in ("priority_exponent", "importance_exponent")
-    }
+    replay = {k: v for k, v in base["replay"].items() if k not in PRIORITY_OPTIONS}
     return {**base, "replay": replay}
 
 

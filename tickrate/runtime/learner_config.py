@@ -85,6 +85,10 @@ class TrainerConfig:
             raise ConfigError(f"priority is {self.priority!r}; it must be one of {get_args(Priority)}")
 
 
+PRIORITY_OPTIONS = ("priority_exponent", "importance_exponent")
+"""Options of the replay that do nothing without ``sampling: prioritised``."""
+
+
 @dataclass(frozen=True)
 class ReplayConfig:
     """What keeps the transitions."""
@@ -161,9 +165,10 @@ class ReplayConfig:
                 f"demonstration_share is {self.demonstration_share}; it must be above 0 and below 1 (to "
                 "learn from demonstrations alone, set trainer.offline_updates)"
             )
-        unused = ["priority_exponent", "importance_exponent"] if self.sampling == "uniform" else []
-        unused += [] if self.demonstrations else ["demonstration_share"]
-        for name in unused:
+        unused = (
+            dict.fromkeys(PRIORITY_OPTIONS, "sampling: prioritised") if self.sampling == "uniform" else {}
+        )
+        unused |= {} if self.demonstrations else {"demonstration_share": "demonstrations"}
+        for name, needs in unused.items():
             if getattr(self, name) != getattr(ReplayConfig, name):
-                needs = "sampling: prioritised" if name.endswith("exponent") else "demonstrations"
                 raise ConfigError(f"{name} is set, but does nothing without {needs}")
