@@ -178,15 +178,21 @@ def peer_python(given: str | None, packages: Sequence[str], needed: str) -> str:
 
 
 def run_all(
-    runs: Iterable[Run], command: Callable[[Run], Sequence[str]], *, jobs: int, limit_s: float
+    runs: Iterable[Run],
+    command: Callable[[Run], Sequence[str]],
+    *,
+    jobs: int,
+    limit_s: float,
+    threads: int = 1,
 ) -> list[Run]:
-    """Run what has no file yet, so many side by side, each with one thread; return those that failed.
+    """Run what has no file yet, so many side by side; return those that failed.
 
     Args:
         runs: in the order in which they are begun.
         command: what to start for a run, after the interpreter.
         jobs: processes side by side.
         limit_s: seconds after which a run is killed.
+        threads: threads of each. A thread that waits for the other sleeps, so that CPU time is time of work.
     """
     runs = list(runs)
     waiting = [run for run in runs if not run.file.exists()]
@@ -199,8 +205,13 @@ def run_all(
         )
     total, failed = len(waiting), []
     running: dict[subprocess.Popen[bytes], tuple[Run, float]] = {}
-    single = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    environment = {**os.environ, **single, "PYTHONPATH": str(ROOT)}
+    limits = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {
+        **os.environ,
+        **dict.fromkeys(limits, str(threads)),
+        "OMP_WAIT_POLICY": "passive",
+        "PYTHONPATH": str(ROOT),
+    }
     try:
         while waiting or running:
             while waiting and len(running) < jobs:

@@ -11,6 +11,7 @@ Runs are resumed one by one: each has a file in benchmarks/results/sample_effici
     python benchmarks/sample_efficiency.py                  all of it (some 12 core-hours for the table)
     python benchmarks/sample_efficiency.py --quick --check  Hopper, one seed, 30,000 steps
     python benchmarks/sample_efficiency.py --others         the other presets on Hopper
+    python benchmarks/sample_efficiency.py --others --jobs 1 --threads 2     the same, sooner for each of them
     python benchmarks/sample_efficiency.py --tasks Ant Humanoid --seeds 1   the two larger bodies
 """
 
@@ -115,7 +116,7 @@ def run_peer(run: learning.Run) -> None:
     learning.write_table(run.file, table.rows)
 
 
-def run_preset(run: learning.Run) -> None:
+def run_preset(run: learning.Run, threads: int) -> None:
     """Train one of our presets, in one process, with what `tickrate train` is made of.
 
     It ends after `CORE_HOURS`, but not before `LEAST_STEPS`. A run that was interrupted goes on from its last
@@ -127,7 +128,7 @@ def run_preset(run: learning.Run) -> None:
     from tickrate.policy import Policy
     from tickrate.runtime.run_folder import RunFolder
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     table = Table(run.task)
     every = min(EVALUATE_EVERY, run.steps)
     algorithm = {"preset": run.contender, **run.changes}
@@ -182,10 +183,10 @@ def run_preset(run: learning.Run) -> None:
 # --- the benchmark ---------------------------------------------------------------------------------------
 
 
-def command(run: learning.Run) -> list[str]:
+def command(run: learning.Run, threads: int = 1) -> list[str]:
     changes = ["--set", json.dumps(run.changes)] if run.changes else []
-    place = ["--folder", str(run.folder), *changes]
-    return [__file__, "--run", run.contender, run.task, str(run.seed), str(run.steps), *place]
+    how = ["--folder", str(run.folder), "--threads", str(threads), *changes]
+    return [__file__, "--run", run.contender, run.task, str(run.seed), str(run.steps), *how]
 
 
 def returns(runs: list[learning.Run]) -> dict[str, list[list[float]]]:
@@ -301,7 +302,8 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", choices=list(SCALE), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each run of ours")
     parser.add_argument(
         "--peer", metavar="PYTHON", help="interpreter with stable-baselines3, MuJoCo and rliable"
     )
@@ -324,7 +326,10 @@ def main() -> int:
         contender, task, seed, steps = arguments.run
         where = {"folder": arguments.folder, "changes": json.loads(arguments.set)}
         run = learning.Run(contender, task, int(seed), int(steps), **where)
-        (run_peer if contender == PEER else run_preset)(run)
+        if contender == PEER:
+            run_peer(run)
+        else:
+            run_preset(run, arguments.threads)
         return 0
     peer = "" if arguments.others else learning.peer_python(arguments.peer, PEERS, "rliable")
     if arguments.quick:
@@ -342,7 +347,13 @@ def main() -> int:
             for task in arguments.tasks
             for who in (PEER, "sac", DEFAULT)
         ]
-    failed = learning.run_all(runs, command, jobs=arguments.jobs, limit_s=5 * 3600.0)
+    failed = learning.run_all(
+        runs,
+        lambda run: command(run, arguments.threads),
+        jobs=arguments.jobs,
+        threads=arguments.threads,
+        limit_s=5 * 3600.0,
+    )
     if failed:
         print(f"{len(failed)} runs failed; start again to go on")
         return 1
