@@ -192,7 +192,7 @@ def run_all(
         command: what to start for a run, after the interpreter.
         jobs: processes side by side.
         limit_s: seconds after which a run is killed.
-        threads: threads of each. A thread that waits for the other sleeps, so that CPU time is time of work.
+        threads: threads of each. One that waits for the other soon sleeps, so that CPU time is time of work.
     """
     runs = list(runs)
     waiting = [run for run in runs if not run.file.exists()]
@@ -210,6 +210,7 @@ def run_all(
         **os.environ,
         **dict.fromkeys(limits, str(threads)),
         "OMP_WAIT_POLICY": "passive",
+        "GOMP_SPINCOUNT": "2000",  # asleep at once, a thread would have to be woken for each small product
         "PYTHONPATH": str(ROOT),
     }
     try:
