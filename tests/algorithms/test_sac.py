@@ -45,10 +45,11 @@ def test_no_gradient_is_computed_that_nobody_uses(make_sac, make_batch):
     sac = make_sac(RECIPES["sac"])
     with Operations() as operations:
         sac.update(make_batch())
-    # Forward: actor on s', target critics, critics, actor on s, critics, 3 layers each. Backward: critics 3
-    # weights and 2 inputs; in the actor's step critics 3 inputs and no weight, actor 3 weights and 2 inputs.
-    assert operations.counts["baddbmm"] == 5 * 3
-    assert operations.counts["bmm"] == (3 + 2) + 3 + (3 + 2)
+    # Products, of the critics' 3 layers only the first 2, as the last has one output. Forward: actor on s',
+    # target critics, critics, actor on s, critics. Backward: critics 2 weights and 1 input; in the actor's
+    # step critics 2 inputs and no weight, actor 3 weights and 2 inputs.
+    assert operations.counts["baddbmm"] == 3 + 2 + 2 + 3 + 2
+    assert operations.counts["bmm"] == (2 + 1) + 2 + (3 + 2)
 
 
 def test_the_actors_step_leaves_the_critics_alone(make_sac, make_batch):
